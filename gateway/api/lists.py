@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.api import pagination
 from gateway.api.plan import Handler, Plan
 from gateway.http.messages import Request
 from gateway.shards.client import Shards
 from proto.ipc.message import Reply
-from proto.ipc.operations import AllCursors, CursorList, ListTopics, RouterList
-from proto.model.names import is_cursor, is_place_of_cursor, is_router
+from proto.ipc.operations import AllCursors, CursorList, ListTopics, Operation, Page, RouterList
+from proto.model.names import is_cursor, is_place_of_cursor, is_router, is_topic
 
 
 class Lists:
@@ -22,32 +24,32 @@ class Lists:
         }
 
     async def _topics(self, plan: Plan, body: bytes, request: Request) -> Reply:
-        options = plan.options
-        size = pagination.page_size(int(options["page_size"]))
-        after = pagination.decode_cursor(str(options["cursor"])) if options["cursor"] else ""
-        asked = ListTopics(size, after, str(options["prefix"]), plan.key.prefixes, bool(options["touch"]))
-        return Reply(0, pagination.merge_pages("topics", await self._shards.ask_all(asked), size))
+        size, after = _page(plan, is_topic)
+        prefix, touch = str(plan.options["prefix"]), bool(plan.options["touch"])
+        return await self._merged("topics", ListTopics(size, after, prefix, plan.key.prefixes, touch), size)
 
     async def _cursors(self, plan: Plan, body: bytes, request: Request) -> Reply:
-        options = plan.options
-        size = pagination.page_size(int(options["page_size"]))
-        after = pagination.decode_cursor(str(options["cursor"]), is_cursor) if options["cursor"] else ""
+        size, after = _page(plan, is_cursor)
         reply = await self._shards.call(CursorList(size, after), plan.topic)
         if reply.error is not None:
             raise reply.error
         return Reply(0, pagination.merge_pages("cursors", [reply], size))
 
     async def _all_cursors(self, plan: Plan, body: bytes, request: Request) -> Reply:
-        options = plan.options
-        size = pagination.page_size(int(options["page_size"]))
-        after = pagination.decode_cursor(str(options["cursor"]), is_place_of_cursor) if options["cursor"] else ""
-        asked = AllCursors(size, after, str(options["prefix"]), plan.key.prefixes)
-        return Reply(0, pagination.merge_pages("cursors", await self._shards.ask_all(asked), size))
+        size, after = _page(plan, is_place_of_cursor)
+        asked = AllCursors(size, after, str(plan.options["prefix"]), plan.key.prefixes)
+        return await self._merged("cursors", asked, size)
 
     async def _routers(self, plan: Plan, body: bytes, request: Request) -> Reply:
-        options = plan.options
-        size = pagination.page_size(int(options["page_size"]))
-        after = pagination.decode_cursor(str(options["cursor"]), is_router) if options["cursor"] else ""
-        source, dest = str(options["source"]), str(options["dest"])
-        asked = RouterList(size, after, str(options["prefix"]), plan.key.prefixes, source, dest)
-        return Reply(0, pagination.merge_pages("routers", await self._shards.ask_all(asked), size))
+        size, after = _page(plan, is_router)
+        prefix, source, dest = (str(plan.options[name]) for name in ("prefix", "source", "dest"))
+        return await self._merged("routers", RouterList(size, after, prefix, plan.key.prefixes, source, dest), size)
+
+    async def _merged(self, what: str, asked: Operation[Page], size: int) -> Reply:
+        return Reply(0, pagination.merge_pages(what, await self._shards.ask_all(asked), size))
+
+
+def _page(plan: Plan, valid: Callable[[str], bool]) -> tuple[int, str]:
+    """Return the number of entries of a page, and the name after which it begins. Raises `400`."""
+    size, cursor = int(plan.options["page_size"]), str(plan.options["cursor"])
+    return pagination.page_size(size), pagination.decode_cursor(cursor, valid) if cursor else ""
