@@ -25,7 +25,7 @@ from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import Listening, TcpServer
 from gateway.protocols.walrus import Walrus
-from gateway.server.connection import Front
+from gateway.server.front import Front
 from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
@@ -92,9 +92,9 @@ class Gateway:
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
-            self.api.audit = Audit(start.audit_fd, start.audit_fds)
+            self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds)
         if start.request_log:
-            self.api.observers.append(RequestLog())
+            self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
@@ -113,15 +113,15 @@ class Gateway:
         cannot tell when that is worth it: a hung shard keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
-            if self.api.audit is not None:
-                self.api.audit.flush()
+            if self.api.outcomes.audit is not None:
+                self.api.outcomes.audit.flush()
             search(len(self.server.connections))
             await trio.to_thread.run_sync(trim_heap)
 
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)
         if self.tracing is not None:
-            self.api.observers.append(self.tracing)
+            self.api.outcomes.observers.append(self.tracing)
             _log.info("spans_are_sent")
 
     async def expire_keys(self) -> None:
@@ -161,11 +161,13 @@ class Gateway:
                         (each, partial(self.walrus.session, node)) for node, each in enumerate(walrus, 1)
                     ]
                     nursery.start_soon(self.walrus_server.run, nodes)
-                    self.api.protocols.append(partial(self._statistics, self.walrus_server, self.walrus.commands))
+                    self.api.service.protocols.append(
+                        partial(self._statistics, self.walrus_server, self.walrus.commands)
+                    )
                 if rog:
                     rogs: list[Listening] = [(each, self.rog.session) for each in rog]
                     nursery.start_soon(self.rog_server.run, rogs)
-                    self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
+                    self.api.service.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
                 task_status.started()
         # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
@@ -219,7 +221,7 @@ async def serve(link: ControlLink) -> None:
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
-        nursery.start_soon(gateway.api.history.run)
+        nursery.start_soon(gateway.api.service.history.run)
         nursery.start_soon(gateway.expire_keys)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
@@ -237,8 +239,8 @@ async def serve(link: ControlLink) -> None:
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
                 gateway.replace_keys([Key.from_map(each) for each in message.keys])
-            elif isinstance(message, AuditLog) and gateway.api.audit is not None:
-                gateway.api.audit.reopened()
+            elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
+                gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):
                 await link.send(Pong())
             elif isinstance(message, Drain):

@@ -49,6 +49,11 @@ class Inspect:
     replica: Callable[[], Mapping[str, Any] | None]
     files_set_apart: Callable[[], int]
 
+    @property
+    def handlers(self) -> dict[type, Callable[[Request[Any], Respond], None]]:
+        """The operations that only look, by their Struct."""
+        return {State: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
+
     def state(self, request: Request[State], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
         now = self.clock.now_ms()

@@ -263,13 +263,7 @@ class Shard:
             replica=self._replica_figures,
             files_set_apart=self._files_set_apart,
         )
-        return {
-            operations.State: inspect.state,
-            operations.ListTopics: inspect.list,
-            operations.Stats: inspect.stats,
-            operations.Sample: inspect.sample,
-            operations.WatchNames: self.names.list,
-        }
+        return {**inspect.handlers, operations.WatchNames: self.names.list}
 
     def _files_set_apart(self) -> int:
         return self.checkpoints.files_apart

@@ -6,38 +6,40 @@ rule of origins under which it was made. It contains no secret.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.contract.operations import Operation, QueryValue
+from gateway.contract.auth import UNPROVEN
+from gateway.contract.operation import Operation, QueryValue
 from gateway.contract.origins import Rule
-from gateway.http.messages import Request
+from gateway.http.messages import Request, Response
+from proto.ipc.message import Reply
 from proto.ipc.operations import Operation as ShardOperation
 from proto.model.keys import Key
 
 
 @dataclass(slots=True)
 class Plan:
-    """`values` are the parameters of the path. The fields from `key` on are set by steps, each after its checks:
-    `key`, `topic` and `options` once the key was found to be allowed, `asked` once the body was read."""
+    """Each step sets what it has checked:
+
+    recognition    `operation`, `values` (the parameters of the path), `rule`, `keys` (the keyring's version)
+    entry          `key`, `topic`, `options`, then `admitted`
+    bodies         `packed`: whether the body is compressed, once its headers were checked
+    forwarding     `asked`: what the shard is asked for
+    """
 
     operation: Operation
     values: list[str]
     rule: Rule
     keys: int
-    """The keyring's version."""
-    key: Key | None = None
+    admitted: bool = False
+    key: Key = UNPROVEN
     topic: str = ""
     options: dict[str, QueryValue] = field(default_factory=dict)
     packed: bool | None = None
-    """Whether the body is compressed; None until its headers were checked."""
     asked: ShardOperation[Any] | None = None
 
-    def holds(self, rule: Rule, keys: int) -> bool:
-        return self.rule is rule and self.keys == keys
 
-
-def remembered(request: Request, rule: Rule, keys: int) -> Plan | None:
-    """Return the plan of an earlier request with an equal head, if it still holds."""
-    plan: Plan | None = request.plan
-    return plan if plan is not None and plan.holds(rule, keys) else None
+Handler = Callable[[Plan, bytes, Request], Awaitable[Reply[Any] | Response]]
+"""Carries out an operation that no single shard does: from the plan, the body and the request."""

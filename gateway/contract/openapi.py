@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from gateway.contract.json_schemas import REF, Schema, example, of_service, of_structs
-from gateway.contract.operations import OPERATIONS, Body, Operation, Param
+from gateway.contract.operation import Body, Header, Operation, Param
+from gateway.contract.operations import OPERATIONS
 from gateway.contract.samples import Example, samples
 from proto import __version__
 from proto.api import answers
 from proto.model.errors import STATUS, ErrorCode
 from proto.model.keys import ALL_SCOPES
-from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, Limits
+from proto.model.limits import Limits
 from proto.model.names import ROUTER, TOPIC, WATCH_SESSION
 from proto.model.unknown_fields import MAX_NAMED
 
@@ -39,18 +40,6 @@ PATH_PARAMETERS: dict[str, tuple[str, Schema]] = {
     ),
 }
 _OTHER_EXAMPLES = {("redrive", "topic"): "jobs:dead"}
-_IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "as `idempotency_key` of the body, which goes before it",
-    "schema": {"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY_CHARS},
-}
-_LAST_EVENT_ID = {
-    "name": "Last-Event-ID",
-    "in": "header",
-    "description": "the id of the last event that the client got; the stream goes on after it",
-    "schema": {"type": "string"},
-}
 _RETRY_AFTER = {
     "Retry-After": {"description": "seconds after which to try again", "schema": {"type": "integer", "minimum": 1}}
 }
@@ -99,10 +88,6 @@ _ANY_REQUEST = {
     ErrorCode.INTERNAL,
 }
 _BODY = {ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.UNSUPPORTED_MEDIA_TYPE}
-_EVENTS = {
-    "watch_stream": "`record`, `tombstone`, `caught-up`, `topic-deleted`, `error`; each id says where the topics are",
-    "work": "`job` and `error`",
-}
 _UPGRADED = "The connection speaks the WebSocket protocol from here on, with JSON in text messages"
 _TAGS = {
     "topics": ("Topics and their records", ("topics",)),
@@ -147,11 +132,12 @@ def _parameters(operation: Operation) -> list[Schema]:
                 schema = {**schema, "examples": [_OTHER_EXAMPLES[operation.name, name]]}
             found.append({"name": name, "in": "path", "required": True, "description": text, "schema": schema})
     found += [_query(param) for param in operation.query if param.name not in WAYS]
-    if operation.name == "append":
-        found.append(_IDEMPOTENCY_KEY)
-    if operation.name == "watch_stream":
-        found.append(_LAST_EVENT_ID)
-    return found
+    return found + [_header(header) for header in operation.headers]
+
+
+def _header(header: Header) -> Schema:
+    schema = {"type": "string", **header.schema}
+    return {"name": header.name, "in": "header", "description": header.summary, "schema": schema}
 
 
 def _query(param: Param) -> Schema:
@@ -172,7 +158,7 @@ def _success(operation: Operation) -> Schema:
     if operation.upgrades:
         return {"101": {"description": _UPGRADED}}
     if operation.streams:
-        text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
+        text = f"Events, until either side ends the stream: {operation.events}"
         return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:

@@ -2,111 +2,24 @@
 
 It drives routing and 405, the scopes that a key needs, the 415 and body rules, query parsing, metrics labels and the
 OpenAPI document's list of operations. The gateway needs no other code for an operation of a single shard. An operation
-that asks several shards, or none, also needs a handler in `gateway.api.dispatch`. CONTRIBUTING.md has all steps.
+that asks several shards, or none, also needs a handler in a module of `gateway.api`. CONTRIBUTING.md has all steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
-
-from msgspec import Struct
-
+from gateway.contract.operation import Body, Header, Operation, Param
 from proto.api import answers, requests
 from proto.ipc import operations
 from proto.model.errors import ErrorCode
 from proto.model.keys import Scope
-from proto.model.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from proto.model.limits import DEFAULT_PAGE_SIZE, MAX_IDEMPOTENCY_KEY_CHARS, MAX_PAGE_SIZE
 from proto.model.router import RouterPatch
 from proto.model.topic_config import ConfigPatch
-
-QueryValue = bool | int | str
-
-
-class Body(Enum):
-    NONE = "none"
-    """A body is ignored."""
-    OPTIONAL = "optional"
-    REQUIRED = "required"
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A query parameter. The handler or the shard gets `default` when the parameter is absent; with None, no value."""
-
-    name: str
-    type: Literal["boolean", "integer", "string"]
-    default: QueryValue | None
-    summary: str
-    required: bool = False
-    """For the OpenAPI document: the handler refuses a request without it."""
-    schema: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """For the OpenAPI document: further keywords of JSON Schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One row. `path` has the placeholders `{topic}`, `{router}`, `{cursor}` for names and `{wid}` for a watch session.
-    `shard_op` is the operation that the topic's shard carries out; without one, the gateway's handler for `name`
-    answers. `timed` responses carry `performance`. `always` operations are served while shards are down and while the
-    service drains.
-
-    `request` and `answer` are the Structs of the bodies, and `errors` the codes of this operation beside those that
-    its other fields imply: the OpenAPI document has them. An operation that `creates` answers 201 when it did.
-
-    `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
-    service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
-    the event streams instead of one of their key's requests. `upgrades` operations leave HTTP. `records` operations
-    answer with records, up to the `max_batch_bytes` of their body. What an operation that `deletes` takes away does not
-    come back: the page at `/docs` asks first."""
-
-    name: str
-    method: str
-    path: str
-    summary: str
-    scope: Scope | None
-    shard_op: type[Any] | None = None
-    body: Body = Body.NONE
-    request: type[Struct] | None = None
-    answer: type[Struct] | None = None
-    errors: tuple[ErrorCode, ...] = ()
-    creates: bool = False
-    query: tuple[Param, ...] = ()
-    aliases: tuple[str, ...] = ()
-    timed: bool = True
-    always: bool = False
-    probe: bool = False
-    grows: bool = False
-    streams: bool = False
-    upgrades: bool = False
-    records: bool = False
-    deletes: bool = False
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.path, *self.aliases)
-
-    @property
-    def changes(self) -> bool:
-        """Whether a request may change anything, be it a lease, a stream's position or a topic's last use."""
-        writes = self.scope is not None and bool(self.scope & Scope.WRITE)
-        return self.method != "GET" or writes or self.streams or any(each.name == "touch" for each in self.query)
-
-    @property
-    def event_stream(self) -> bool:
-        """Whether the response is an event stream, which a browser's EventSource can open."""
-        return self.streams and not self.upgrades
-
 
 _TICKET = Param("ticket", "string", "", "in place of a key: one of POST /v0/tickets for this path")
 
 _PAGE_SIZE = Param(
-    "page_size",
-    "integer",
-    0,
-    f"entries of a page, clamped to 1..{MAX_PAGE_SIZE}; 0 means {DEFAULT_PAGE_SIZE}",
+    "page_size", "integer", 0, f"entries of a page, clamped to 1..{MAX_PAGE_SIZE}; 0 means {DEFAULT_PAGE_SIZE}"
 )
 _CURSOR = Param("cursor", "string", "", "`next_cursor` of the page before")
 
@@ -134,15 +47,18 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Append,
         body=Body.REQUIRED,
         query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
+        headers=(
+            Header(
+                "Idempotency-Key",
+                "as `idempotency_key` of the body, which goes before it",
+                "idempotency_key",
+                schema={"maxLength": MAX_IDEMPOTENCY_KEY_CHARS},
+            ),
+        ),
         grows=True,
         request=requests.AppendRequest,
         answer=answers.Appended,
-        errors=(
-            ErrorCode.BATCH_TOO_LARGE,
-            ErrorCode.RECORD_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.TOPIC_FULL,
-        ),
+        errors=(ErrorCode.BATCH_TOO_LARGE, ErrorCode.RECORD_TOO_LARGE, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.TOPIC_FULL),
         creates=True,
     ),
     Operation(
@@ -164,13 +80,11 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op=operations.Diff,
         records=True,
+        repeatable=True,
         body=Body.OPTIONAL,
         request=requests.DiffRequest,
         answer=answers.Diff,
-        errors=(
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.CURSOR_NOT_FOUND,
-        ),
+        errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.CURSOR_NOT_FOUND),
     ),
     Operation(
         "list_topics",
@@ -205,7 +119,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "Remove a topic with everything in it",
         Scope.DELETE,
-        shard_op=operations.DeleteTopic,
         query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
         answer=answers.TopicDeleted,
         errors=(ErrorCode.TOPIC_NOT_EMPTY,),
@@ -287,10 +200,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body.OPTIONAL,
         request=requests.PeekRequest,
         answer=answers.Peeked,
-        errors=(
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_A_QUEUE),
     ),
     Operation(
         "redrive",
@@ -303,12 +213,7 @@ OPERATIONS: tuple[Operation, ...] = (
         grows=True,
         request=requests.RedriveRequest,
         answer=answers.Redriven,
-        errors=(
-            ErrorCode.RECORD_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-            ErrorCode.TOPIC_FULL,
-        ),
+        errors=(ErrorCode.RECORD_TOO_LARGE, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_A_QUEUE, ErrorCode.TOPIC_FULL),
         deletes=True,
     ),
     Operation(
@@ -331,11 +236,8 @@ OPERATIONS: tuple[Operation, ...] = (
             _TICKET,
         ),
         streams=True,
-        errors=(
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_ACCEPTABLE,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        events="`job` and `error`",
+        errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_ACCEPTABLE, ErrorCode.NOT_A_QUEUE),
     ),
     Operation(
         "watch",
@@ -356,11 +258,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "The events of a watch session, as text/event-stream",
         Scope.READ,
         query=(_TICKET,),
+        headers=(Header("Last-Event-ID", "the id of the last event that the client got; the stream goes on after it"),),
         streams=True,
-        errors=(
-            ErrorCode.NOT_FOUND,
-            ErrorCode.NOT_ACCEPTABLE,
-        ),
+        events="`record`, `tombstone`, `caught-up`, `topic-deleted`, `error`; each id says where the topics are",
+        errors=(ErrorCode.NOT_FOUND, ErrorCode.NOT_ACCEPTABLE),
     ),
     Operation(
         "websocket",
@@ -389,10 +290,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/cursors",
         "Named cursors of a topic in order of their names, a page at a time",
         Scope.READ,
-        query=(
-            _PAGE_SIZE,
-            _CURSOR,
-        ),
+        query=(_PAGE_SIZE, _CURSOR),
         answer=answers.CursorPage,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
@@ -416,6 +314,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Move a named cursor; never backwards unless `force` is true",
         Scope.WRITE,
         shard_op=operations.CursorPut,
+        bounds_maker=True,
         body=Body.REQUIRED,
         request=requests.CursorRequest,
         answer=answers.CursorState,
@@ -429,10 +328,7 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op=operations.CursorGet,
         answer=answers.CursorState,
-        errors=(
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.CURSOR_NOT_FOUND,
-        ),
+        errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.CURSOR_NOT_FOUND),
     ),
     Operation(
         "delete_cursor",
@@ -454,11 +350,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body.REQUIRED,
         request=RouterPatch,
         answer=answers.RouterPut,
-        errors=(
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.ROUTER_CYCLE,
-            ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,
-        ),
+        errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.ROUTER_CYCLE, ErrorCode.TOPIC_EXISTS_INCOMPATIBLE),
         creates=True,
     ),
     Operation(
@@ -504,6 +396,7 @@ OPERATIONS: tuple[Operation, ...] = (
         timed=False,
         always=True,
         probe=True,
+        at_once=True,
         answer=answers.Health,
     ),
     Operation(
@@ -516,11 +409,9 @@ OPERATIONS: tuple[Operation, ...] = (
         timed=False,
         always=True,
         probe=True,
+        at_once=True,
         answer=answers.Ready,
-        errors=(
-            ErrorCode.NOT_READY,
-            ErrorCode.SHUTTING_DOWN,
-        ),
+        errors=(ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN),
     ),
     Operation(
         "metrics",
@@ -540,9 +431,10 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         timed=False,
         always=True,
+        at_once=True,
         answer=answers.History,
     ),
-    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
+    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True, at_once=True),
     Operation(
         "asyncapi",
         "GET",
@@ -551,5 +443,6 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
         timed=False,
         always=True,
+        at_once=True,
     ),
 )

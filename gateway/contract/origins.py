@@ -178,10 +178,6 @@ class Origins:
         shown = request.header(b"host" if verdict is Verdict.FOREIGN_HOST else b"origin").decode("latin-1")[:100]
         raise TopicsError(ErrorCode.FORBIDDEN, text.format(shown=f'"{shown}"'), {"reason": verdict.value})
 
-    def is_preflight(self, request: Request) -> bool:
-        headers = request.headers
-        return request.method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
-
     def preflight(self, request: Request, methods: Collection[str]) -> Response:
         """Return the response to a preflight request. Raises `403 forbidden`."""
         origin = request.header(b"origin").decode("latin-1")

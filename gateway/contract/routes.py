@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
-from gateway.contract.operations import Operation, Param, QueryValue
+from gateway.contract.operation import Operation, Param, QueryValue
 from proto.model.errors import ErrorCode, TopicsError, invalid
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")

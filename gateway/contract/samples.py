@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gateway.contract.operations import Operation
+from gateway.contract.operation import Operation
 
 WIDTH = 88
 """Columns of a line, beyond which a call has one argument a line."""

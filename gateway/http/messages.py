@@ -1,7 +1,7 @@
 """Request and response values: HTTP as a handler sees it, the same for every server.
 
-Each server implements `Request` once (`gateway.server.connection`, `gateway.server.asgi`). Handlers and their tests
-need only this module.
+Each server implements `Request` once (`gateway.server.http1_request`, `gateway.server.http2_stream`). Handlers and
+their tests need only this module.
 """
 
 from __future__ import annotations

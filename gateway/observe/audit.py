@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from gateway.contract.operations import Operation
+from gateway.contract.operation import Operation
 from gateway.http.messages import Request
 from proto.model.keys import Scope
 from proto.model.visible import visible

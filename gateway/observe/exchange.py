@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-from gateway.contract.operations import Operation
+from gateway.contract.operation import Operation
 from gateway.http.messages import Channel, DirectWrite, Gone, Request, Response, Write
 
 _NO_FIGURES: Mapping[str, float] = {}

@@ -12,27 +12,25 @@ from __future__ import annotations
 
 import math
 import socket
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol
 
 import trio
 
-from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
-from gateway.admission.in_flight import Flight
+from gateway.admission.body_budget import FREE_BYTES, Hold, Kind
 from gateway.admission.transfer_rate import Pace, due
-from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path
 from gateway.http import response_head, upgrade
-from gateway.http.chunked_body import ChunkDecoder, too_large
-from gateway.http.known_heads import KnownHeads, cut
-from gateway.http.messages import ClientGone, DirectWrite, Request, Response, address_of
-from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
+from gateway.http.chunked_body import ChunkDecoder
+from gateway.http.known_heads import cut
+from gateway.http.messages import ClientGone, Response, address_of
+from gateway.http.request_head import CHUNKED, PREFACE, check_beginning, parse
+from gateway.server.front import Front
+from gateway.server.http1_request import Http1Request, Pieces
 from gateway.server.http2_connection import Carried
 from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
 from proto.process.faults import faults
 
@@ -50,75 +48,6 @@ GATHER_BYTES = 64 << 10
 """Bytes. Larger bodies are sent without a copy; joining smaller ones with the head is cheaper."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Handover(Protocol):
-    """The server of connections that are not API traffic over HTTP/1.1."""
-
-    def owns(self, path: str) -> bool:
-        """Whether this server serves requests for `path`."""
-
-    async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
-        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` is told of
-        the streams of an HTTP/2 connection. Without `carried`, the connection has one HTTP/1.1 request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """The parts that all connections share."""
-
-    api: Api
-    flight: Flight
-    limits: Limits
-    handover: Handover
-    budget: Budget
-    heads: KnownHeads = field(default_factory=KnownHeads)
-
-
-class Http1Request(Request):
-    __slots__ = ("_body", "_connection", "_cut", "head", "length", "read")
-
-    def __init__(self, connection: Connection, head: Head, length: int, cut: bytes) -> None:
-        super().__init__(head.method, head.path, head.query, head.headers, connection.budget)
-        self.head = head
-        self.length = length
-        """Bytes of the body, or `CHUNKED`. Requests with the same `head` differ in it."""
-        self._cut = cut
-        self.plan = head.plan
-        self.upgrade = head.upgrade
-        self.read = length == 0
-        """Whether the whole body has been read from the connection."""
-        self._connection = connection
-        self._body = b""
-
-    def remember(self, plan: Any) -> None:
-        if self._cut and not self.head.upgrade:
-            self.head.plan = plan
-            self._connection.heads.keep(self._cut, self.head)
-
-    def peer(self) -> str:
-        return self._connection.peer()
-
-    async def has_body(self) -> bool:
-        return self.length != 0
-
-    async def body(self) -> bytes:
-        if not self.read:
-            length = self.length
-            connection = self._connection
-            if length > connection.limits.max_body_bytes:
-                raise too_large(connection.limits.max_body_bytes)
-            if 0 <= length <= len(connection.buffer):
-                self._body = connection.take(length)
-                if length > FREE_BYTES:
-                    self.hold_body().set(length)
-            else:
-                self._body = await connection.receive_body(length, self.head.expects_continue, self.hold_body())
-            self.read = True
-        return self._body
-
-    async def disconnected(self) -> None:
-        await self._connection.disconnected()
 
 
 class Connection:
@@ -221,15 +150,15 @@ class Connection:
                     return
                 known, length = cut(raw)
                 head = (self.heads.find(known) if known else None) or parse(raw)
+                if head.upgrade == b"websocket" and head.path != upgrade.PATH:
+                    # The bytes that follow are not HTTP, so none of them may be read as a request.
+                    raise unknown_path(head.path)
             except TopicsError as error:
                 await self._refuse(error)
                 return
             request = Http1Request(self, head, head.length if length is None else length, known)
-            if head.upgrade == b"websocket" and request.path != upgrade.PATH:
-                # The bytes that follow are not HTTP, so none of them may be read as a request.
-                await self._refuse(unknown_path(request.path))
-                return
-            if front.handover.owns(request.path) and front.api.origins.admits(request):
+            # A head with a plan was the API's before.
+            if head.plan is None and front.handover.owns(request.path) and front.api.origins.admits(request):
                 self.buffer = b""
                 await self._hand_over(head.plain(), http2=False)
                 return
@@ -241,13 +170,8 @@ class Connection:
                     self.take(request.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
-                if response.upgraded is not None:
-                    await in_task()
-                    keep = False
-                    await self._send(response.body, b"", False)
-                    await response.upgraded(self)
-                elif response.live is not None:
-                    keep = await self._send_live(response, request, keep)
+                if response.live is not None or response.upgraded is not None:
+                    keep = await self._send_lasting(response, request, keep)
                 else:
                     await self._send(
                         response_head.head(response, keep, http_1_0=head.http_1_0), response.body, head.method == "HEAD"
@@ -452,17 +376,21 @@ class Connection:
                 self.deadline = due(now, begun, total, limits.body_timeout_ms / 1000, limits.min_download_rate)
             await writable(self._raw)
 
-    async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
-        """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""
-        assert response.live is not None
+    async def _send_lasting(self, response: Response, request: Http1Request, keep: bool) -> bool:
+        """Send a live response, or upgrade; return whether the connection can be used again. Raises `ClientGone`."""
         await in_task()
+        if response.upgraded is not None:
+            await self._send(response.body, b"", False)
+            await response.upgraded(self)
+            return False
+        assert response.live is not None
         head = request.head
         keep = keep and not head.http_1_0
         await self._send(response_head.head(response, keep, http_1_0=head.http_1_0), b"", False)
         if head.method == "HEAD":
             return keep
 
-        write = _Pieces(self, self._raw, chunked=not head.http_1_0)
+        write = Pieces(self, self._raw, chunked=not head.http_1_0)
         if not await response.live(write, self.disconnected):
             raise ClientGone
         if not head.http_1_0:
@@ -471,7 +399,7 @@ class Connection:
 
     async def _refuse(self, error: TopicsError) -> None:
         """Send an error for bytes that are no valid request, and end the connection."""
-        self._front.api.refused(error)
+        self._front.api.outcomes.refused(error)
         response = responses.failure(error, None)
         await self._send(response_head.head(response, False), response.body, False)
         await self._linger()
@@ -501,31 +429,3 @@ class Connection:
         self.deadline = math.inf
         carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
         await self._front.handover.serve(self._raw, raw + self.buffer, carried)
-
-
-class _Pieces(DirectWrite):
-    """The pieces of a live response. The response decides how long its client may take."""
-
-    def __init__(self, connection: Connection, raw: socket.socket, *, chunked: bool) -> None:
-        self._connection = connection
-        self._raw = raw
-        self._chunked = chunked
-        self.unsent = b""
-
-    def _framed(self, piece: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
-
-    async def __call__(self, piece: bytes) -> None:
-        unsent, self.unsent = self.unsent, b""
-        await self._connection.send_some(unsent + self._framed(piece))
-
-    def offer(self, piece: bytes) -> bool:
-        if self.unsent:
-            return False
-        data = self._framed(piece)
-        try:
-            sent = self._raw.send(data)
-        except OSError:
-            return False  # the connection takes nothing now, or is gone, and the next call says so
-        self.unsent = data[sent:]
-        return True

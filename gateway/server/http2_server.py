@@ -112,7 +112,7 @@ class Http2Server:
         try:
             request.resolve()
         except TopicsError as error:
-            self.api.refused(error)
+            self.api.outcomes.refused(error)
             return responses.failure(error, None)
         if self._owns(request.path) and self.api.origins.admits(request):
             response = await self._page(request)

@@ -13,8 +13,9 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable
 
-from gateway.server.connection import Connection, Front
+from gateway.server.connection import Connection
 from gateway.server.eviction import most_connections, who_leaves
+from gateway.server.front import Front
 from gateway.server.reactor import Drive, Reactor
 
 _log: Any = structlog.get_logger()

@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 import pytest
 from jsonschema import Draft202012Validator, ValidationError, validators
 
-from gateway.contract.operations import OPERATIONS, Operation
+from gateway.contract.operation import Operation
+from gateway.contract.operations import OPERATIONS
 from tests.mutation.examples import EXAMPLES, LEASE, Example
 from tests.support.service import Service, ask
 from tests.support.untold import IN_BYTES, UNTOLD

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from gateway.contract.operations import Body
+from gateway.contract.operation import Body
 from tests.mutation import sweeps, talks, values
 from tests.mutation.examples import LOG, Example
 from tests.mutation.judge import Judge

@@ -1,6 +1,7 @@
 """A valid request for each operation of the table, each command of the WebSocket, and each of Walrus and Rog.
 
-A new operation gets an entry in `EXAMPLES`, by its name. Together its bodies name every field of its request's Struct.
+A new operation gets an entry in `EXAMPLES`, by its name, unless it has neither a body nor a query: its example then
+follows from its path. Together the bodies of an operation name every field of its request's Struct.
 `before` are the requests that make what the example needs; they are sent again now and then, since mutations that
 succeed use it up."""
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.contract.operation import Body
+from gateway.contract.operations import OPERATIONS
 from proto.wire import rog, walrus
 
 LEASE = "lease-of-the-first-job"
@@ -194,8 +197,6 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "list_cursors": (Example(("m-log",), "page_size=2", before=CURSOR),),
     "list_all_cursors": (Example((), "prefix=m&page_size=2", before=CURSOR),),
     "put_cursor": (Example(("m-log", "c"), body={"seq": 1, "force": True}, before=CURSOR),),
-    "get_cursor": (Example(("m-log", "c"), before=CURSOR),),
-    "delete_cursor": (Example(("m-log", "c"), before=CURSOR),),
     "put_router": (
         Example(
             ("m-router",),
@@ -212,16 +213,20 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
             before=LOG,
         ),
     ),
-    "get_router": (Example(("m-router",), before=ROUTER),),
     "list_routers": (Example((), "prefix=m&source=m-log&dest=m-copy&page_size=2", before=ROUTER),),
-    "delete_router": (Example(("m-router",), before=ROUTER),),
-    "health": (Example(),),
-    "ready": (Example(),),
     "metrics": (Example(before=LOG),),
-    "metrics_history": (Example(),),
-    "openapi": (Example(),),
-    "asyncapi": (Example(),),
 }
+BY_PLACE: dict[str, tuple[str, Before]] = {
+    "{topic}": ("m-log", LOG),
+    "{cursor}": ("c", CURSOR),
+    "{router}": ("m-router", ROUTER),
+}
+"""A value of each placeholder of paths, and the requests that make it."""
+for operation in OPERATIONS:
+    if operation.body is Body.NONE and not operation.query:
+        made = [BY_PLACE[part] for part in operation.path.split("/") if part in BY_PLACE]
+        values = tuple(value for value, _ in made)
+        EXAMPLES.setdefault(operation.name, (Example(values, before=made[-1][1] if made else ()),))
 
 COMMANDS: dict[str, tuple[dict[str, Any], ...]] = {
     "subscribe": (

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from gateway.contract.operations import Operation
+from gateway.contract.operation import Operation
 from proto.ipc.message import Cancel, Message, Parked, Reply, Request
 from proto.ipc.operations import Claim, Diff
 from proto.ipc.operations import Operation as AnyOperation

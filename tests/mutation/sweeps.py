@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.contract.operations import OPERATIONS, Body, Operation
+from gateway.contract.operation import Body, Operation
+from gateway.contract.operations import OPERATIONS
 from gateway.streams.event_ids import mark
 from tests.mutation import values
 from tests.mutation.examples import EXAMPLES, SESSION, Example

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from random import Random
 
-from gateway.contract.operations import Body
+from gateway.contract.operation import Body
 from tests.mutation import sweeps, values
 from tests.mutation.judge import Judge
 from tests.mutation.scene import scene

@@ -7,7 +7,8 @@ import typing
 
 import msgspec
 
-from gateway.contract.operations import OPERATIONS, Body
+from gateway.contract.operation import Body
+from gateway.contract.operations import OPERATIONS
 from gateway.streams.asyncapi import COMMANDS as DOCUMENTED
 from gateway.streams.asyncapi import op_of
 from proto.wire import rog, walrus

@@ -243,6 +243,15 @@ def test_each_outside_thing_has_its_door(thing: str) -> None:
     assert users <= DOORS[thing]
 
 
+def test_only_the_wait_uses_inner_parts_of_trio() -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for _, path in modules()
+        if any(name.startswith("trio._") for name in modules_imported(path)) or "trio._" in path.read_text()
+    }
+    assert users == {"proto/process/waiting.py"}
+
+
 DISK = ROOT / "shardd" / "storage" / "disk.py"
 _OF_PATHS = re.compile(
     "chmod|exists|glob|hardlink_to|is_dir|is_file|iterdir|lchmod|lstat|mkdir|read_bytes|read_text|rename|rglob|rmdir|stat"

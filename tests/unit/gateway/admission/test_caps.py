@@ -46,7 +46,7 @@ async def _disconnected(there: Stage, client: Client) -> None:
 
 async def _server_error(there: Stage, client: Client) -> None:
     # No JSON object: adding `performance` to it fails in the gateway.
-    there.gateway.api._served = None  # type: ignore[assignment]
+    there.gateway.api.outcomes.served = None  # type: ignore[assignment]
     there.shards[0].send(Reply(there.shards[0].requests[-1].id, b"{}"))
     assert await client.ended()
 
@@ -69,7 +69,7 @@ async def test_a_request_holds_its_keys_slot_until_it_ends_in_whatever_way(end: 
     async with stage(
         lambda request: [Parked(request.id)], keys=KEYS, max_inflight_per_key=1, request_timeout_ms=1000
     ) as there:
-        served = there.gateway.api._served
+        served = there.gateway.api.outcomes.served
         there.gateway.shards.links.timeout_s = 0.04  # how often deadlines are looked at
         async with there.client() as holder, there.client() as other:
             await holder.send(DIFF + b"{}")
@@ -80,12 +80,12 @@ async def test_a_request_holds_its_keys_slot_until_it_ends_in_whatever_way(end: 
             refused(await other.ask("GET", "/v0/metrics", headers=ONE), "max_inflight_per_key", 1)
             assert (await other.ask("GET", "/v0/health", headers=ONE)).status == 200
             await end(there, holder)
-            there.gateway.api._served = served
-            await until(lambda: not there.gateway.api.in_flight.open)
+            there.gateway.api.outcomes.served = served
+            await until(lambda: not there.gateway.api.entry.requests.open)
             there.shards[0].script = lambda request: [Reply(request.id, b"{}")]
             answer = await other.ask("GET", "/v0/topics/a", headers=ONE)
             assert answer.status == (503 if end is _shard_died else 200)
-            assert there.gateway.api.in_flight.open == there.gateway.flight.count == 0
+            assert there.gateway.api.entry.requests.open == there.gateway.flight.count == 0
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["the client leaves", "the client is too slow"])
@@ -93,12 +93,12 @@ async def test_a_body_that_never_comes_frees_its_slot(closes: bool) -> None:
     patience_ms = 10_000 if closes else 60
     async with stage(keys=KEYS, max_inflight_per_key=1, body_timeout_ms=patience_ms) as there, there.client() as holder:
         await holder.send(SLOW_BODY)
-        await until(lambda: bool(there.gateway.api.in_flight.open))
+        await until(lambda: bool(there.gateway.api.entry.requests.open))
         if closes:
             await holder.stream.aclose()
         else:
             assert (await holder.receive()).code == "request_timeout"
-        await until(lambda: not there.gateway.api.in_flight.open)
+        await until(lambda: not there.gateway.api.entry.requests.open)
 
 
 async def test_one_key_does_not_use_up_anothers_slots() -> None:
@@ -130,7 +130,7 @@ async def test_a_refusal_before_the_slot_and_one_after_it_leave_nothing_behind()
             ("POST", "/v0/topics/a", ONE),
         ):
             assert (await client.ask(method, target, headers=headers)).status in (400, 401, 403)
-            await until(lambda: not there.gateway.api.in_flight.open)
+            await until(lambda: not there.gateway.api.entry.requests.open)
 
 
 # -- topics and bytes over all shards, on real shards behind scripted sockets

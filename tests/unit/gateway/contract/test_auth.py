@@ -15,7 +15,8 @@ import trio
 import trio.testing
 
 from gateway.contract.auth import Keyring, restrictions
-from gateway.contract.operations import OPERATIONS, Body, Operation
+from gateway.contract.operation import Body, Operation
+from gateway.contract.operations import OPERATIONS
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import TopicsError
 from proto.model.keys import ALL_SCOPES, Key, Scope

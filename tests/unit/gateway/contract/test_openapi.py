@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from gateway.contract.openapi import MEANINGS, document, errors_of, rendered
-from gateway.contract.operations import OPERATIONS, Body, Operation
+from gateway.contract.operation import Body, Operation
+from gateway.contract.operations import OPERATIONS
 from proto.model.errors import ErrorCode
 from proto.model.limits import Limits
 

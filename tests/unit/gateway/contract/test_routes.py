@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from gateway.contract.operations import OPERATIONS, Operation
+from gateway.contract.operation import Operation
+from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import Routes, parse_query
 from proto.model.errors import ErrorCode, TopicsError
 

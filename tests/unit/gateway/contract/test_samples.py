@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.contract.openapi import document
-from gateway.contract.operations import OPERATIONS, Body, Operation
+from gateway.contract.operation import Body, Operation
+from gateway.contract.operations import OPERATIONS
 from gateway.contract.samples import PYTHON, TYPESCRIPT, Example, samples
 from proto.model.keys import Scope
 from proto.model.limits import Limits

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from wsproto.events import CloseConnection, TextMessage
 
-from gateway.api import dispatch
+from gateway.api import entry, sockets
 from gateway.contract import tickets
 from gateway.contract.openapi import document
 from gateway.contract.operations import OPERATIONS
@@ -149,10 +149,10 @@ def test_tickets_are_documented() -> None:
 
 async def test_a_socket_may_send_its_key_first() -> None:
     async with staged() as there, connected(there) as socket:
-        assert there.gateway.api.unproven.open == 1
+        assert there.gateway.api.entry.unproven.open == 1
         await socket.command("auth", token="full", request_id="1")
         assert await socket.answer() == {"op": "authenticated", "request_id": "1"}
-        assert (there.gateway.api.unproven.open, there.gateway.api.streams.held_by(KEYS[0])) == (0, 1)
+        assert (there.gateway.api.entry.unproven.open, there.gateway.api.entry.streams.held_by(KEYS[0])) == (0, 1)
         await socket.command("publish", topic="a", records=[{"data": 1}])
         assert (await socket.answer())["op"] == "ack"
         await socket.command("auth", token="full")
@@ -191,7 +191,7 @@ async def test_any_other_first_message_ends_the_socket(message: dict[str, object
     async with staged() as there, connected(there) as socket:
         await socket.say(TextMessage(json.dumps(message)))
         await ends(socket, 1008, error)
-        await until(lambda: not there.gateway.api.unproven.open)
+        await until(lambda: not there.gateway.api.entry.unproven.open)
 
 
 async def test_silence_and_large_messages_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,14 +200,14 @@ async def test_silence_and_large_messages_end_it_too(monkeypatch: pytest.MonkeyP
         event = await socket.next()
         assert isinstance(event, CloseConnection)
         assert event.code == 1009
-    monkeypatch.setattr(dispatch, "AUTH_S", 0.05)
+    monkeypatch.setattr(sockets, "AUTH_S", 0.05)
     async with staged() as there, connected(there) as socket:
         await ends(socket, 1008, "unauthorized")
-        await until(lambda: not there.gateway.api.unproven.open)
+        await until(lambda: not there.gateway.api.entry.unproven.open)
 
 
 async def test_sockets_without_a_key_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MAX_UNPROVEN", 1)
+    monkeypatch.setattr(entry, "MAX_UNPROVEN", 1)
     async with staged() as there, connected(there):
         async with there.client() as client:
             answer = await client.ask("GET", "/v0/ws", headers=UPGRADE)

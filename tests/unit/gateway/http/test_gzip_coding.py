@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from gateway.api.dispatch import MAX_PARAMETERS_BYTES
+from gateway.api.bodies import MAX_PARAMETERS_BYTES
 from gateway.http.gzip_coding import IN_THREAD, MAX_MEMBERS, SMALLEST_ANSWER, accepts_gzip, deflate, inflate
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError

@@ -100,7 +100,7 @@ async def connected(there: Stage, **headers: str) -> AsyncIterator[Socket]:
 
 
 async def all_free(there: Stage) -> None:
-    await until(lambda: there.gateway.api.streams.open == 0 and there.gateway.flight.count == 0)
+    await until(lambda: there.gateway.api.entry.streams.open == 0 and there.gateway.flight.count == 0)
 
 
 async def test_commands_are_answered() -> None:
@@ -287,7 +287,7 @@ async def test_a_large_message_that_comes_too_slowly_gives_its_place_back() -> N
             await socket.say(TextMessage("x" * 70_000, message_finished=False))
             assert (await socket.closed()).code == CloseReason.POLICY_VIOLATION
         await all_free(there)
-        assert there.gateway.api._budget.used == 0
+        assert there.gateway.budget.used == 0
 
 
 @pytest.mark.parametrize("how", ["reset", "end", "close"])

@@ -33,7 +33,9 @@ class Clock:
 
 def begin(there: Stage, path: Path, clock: Clock | None = None) -> Clock:
     clock = clock or Clock()
-    there.gateway.api.audit = Audit(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock)
+    there.gateway.api.outcomes.audit = Audit(
+        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock
+    )
     return clock
 
 
@@ -93,8 +95,8 @@ async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path
         await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))
         assert [each["event"] for each in lines(path)] == [*["refused"] * MOST, "change"]
         clock.now = WINDOW_S
-        assert there.gateway.api.audit is not None
-        there.gateway.api.audit.flush()
+        assert there.gateway.api.outcomes.audit is not None
+        there.gateway.api.outcomes.audit.flush()
         assert lines(path)[-1]["event"] == "suppressed"
         assert lines(path)[-1]["refused"] == 7
         await client.ask("GET", "/v0/topics/a", headers=bearer("wrong"))
@@ -114,7 +116,7 @@ async def test_a_name_forges_no_line_and_makes_none_long(tmp_path: Path) -> None
 
 async def test_a_full_disk_stops_no_request() -> None:
     async with stage(keys=KEYS) as there, there.client() as client:
-        there.gateway.api.audit = Audit(os.open("/dev/full", os.O_WRONLY))
+        there.gateway.api.outcomes.audit = Audit(os.open("/dev/full", os.O_WRONLY))
         with structlog.testing.capture_logs() as logged:
             assert (await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))).status == 200
     assert ("audit_not_written", "No space left on device") in [(e["event"], e.get("error")) for e in logged]

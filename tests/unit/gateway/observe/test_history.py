@@ -136,7 +136,7 @@ async def test_an_exception_in_a_sample_ends_no_gateway(autojump_clock: trio.tes
 async def test_the_history_needs_the_scope_of_metrics_and_has_no_names() -> None:
     keys = [key("r", Scope.READ, "mine:"), key("w", Scope.WRITE)]
     async with stage(Counting(), keys=keys) as there, there.client() as client:
-        await there.gateway.api.history.sample()
+        await there.gateway.api.service.history.sample()
         asked = [
             await client.ask("GET", "/v0/metrics/history", headers=bearer) for bearer in ({}, told("w"), told("r"))
         ]

@@ -24,7 +24,7 @@ PATIENT = b'{"wait_ms":20000}'
 async def logged(**options: Any) -> AsyncIterator[tuple[Stage, list[Any]]]:
     with capture_logs() as lines:
         async with stage(**options) as there:
-            there.gateway.api.observers.append(RequestLog())
+            there.gateway.api.outcomes.observers.append(RequestLog())
             yield there, lines
 
 
@@ -98,6 +98,6 @@ async def test_a_traceparent_goes_to_the_shard_and_to_no_other_request() -> None
 async def test_unless_it_is_asked_for_nobody_looks_on() -> None:
     with capture_logs() as lines:
         async with stage() as there, there.client() as client:
-            assert there.gateway.api.observers == []
+            assert there.gateway.api.outcomes.observers == []
             await client.ask("GET", "/v0/topics/a")
         assert of(lines) == []

@@ -12,7 +12,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from gateway.api.dispatch import MAX_PARAMETERS_BYTES
+from gateway.api.bodies import MAX_PARAMETERS_BYTES
 from gateway.server.connection import Connection, Http1Request
 from gateway.server.reactor import Drive
 from proto.ipc.message import Message, Parked, Reply, Request
@@ -243,7 +243,7 @@ async def test_a_client_that_is_gone_before_it_is_asked_for_its_body_is_no_failu
                 assert (await client.ask("GET", "/v0/health")).status == 200  # so all earlier connections are accepted
                 await until(lambda: len(there.gateway.server.connections) == 1)
         assert logs == []
-        assert there.gateway.api._served == {("health", 200): 1}
+        assert there.gateway.api.outcomes.served == {("health", 200): 1}
         assert there.gateway.server._front.budget.used == 0
 
 

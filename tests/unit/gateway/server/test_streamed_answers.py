@@ -26,7 +26,7 @@ def play(there: Stage, pieces: list[bytes], closed: trio.Event, *, forever: bool
     async def handler(*_: Any) -> Response:
         return Response(200, content_type=b"text/event-stream", live=live)
 
-    there.gateway.api._local["health"] = handler
+    there.gateway.api.forwarding.handlers["health"] = handler
 
 
 def unchunked(raw: bytes) -> bytes:

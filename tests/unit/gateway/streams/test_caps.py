@@ -85,7 +85,7 @@ async def _key_goes(there: Stage, client: Client) -> None:
 
 async def _shard_dies(there: Stage, client: Client) -> None:
     there.lose_shard(0)
-    streams = there.gateway.api.streams
+    streams = there.gateway.api.entry.streams
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert streams.open == 2, "a stream waits for its topics' shards to come back"
     await client.stream.aclose()
@@ -103,7 +103,7 @@ Ends = Callable[[Stage, Client], Awaitable[None]]
 @pytest.mark.parametrize("end", [_leaves, _fails, _key_goes, _shard_dies, _stops])
 async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends) -> None:
     async with full(kind) as (there, holder):
-        streams = there.gateway.api.streams
+        streams = there.gateway.api.entry.streams
         assert streams.open == 2
         await end(there, holder)
         await until(lambda: not streams.held_by(key("one")))
@@ -118,7 +118,7 @@ async def test_a_client_that_does_not_read_loses_its_slot(kind: str) -> None:
             await holder.send(b"\x81" + bytes([0x80 | len(text)]) + bytes(4) + text)
         async with there.client() as writer:
             body = b'{"records":[{"data":"%b"}]}' % (b"x" * 500_000)
-            while there.gateway.api.streams.held_by(key("one")):
+            while there.gateway.api.entry.streams.held_by(key("one")):
                 answer = await writer.ask("POST", "/v0/topics/a", body, TWO)
                 assert answer.status in (200, 429)
 
@@ -169,10 +169,10 @@ async def _shard_is_silent(there: Stage, client: Client, request: bytes) -> None
 
 
 async def _bug(there: Stage, client: Client, request: bytes) -> None:
-    handle, there.gateway.api._local = there.gateway.api._local, {}
+    handle, there.gateway.api.forwarding.handlers = there.gateway.api.forwarding.handlers, {}
     await client.send(request)
     assert (await client.receive()).code == "internal"
-    there.gateway.api._local = handle
+    there.gateway.api.forwarding.handlers = handle
 
 
 KEPT: dict[str, tuple[str, str, str]] = {

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from gateway.api import dispatch
+from gateway.api import forwarding
 from gateway.http.messages import ClientGone
 from gateway.streams import job_stream
 from proto.ipc.link import Link
@@ -262,7 +262,7 @@ async def test_the_topic_of_dead_letters_is_there_when_the_claim_has_its_answer(
 async def test_a_claim_is_answered_also_if_the_topic_of_its_dead_letters_cannot_be_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatch, "MAKING_S", 0.01)
+    monkeypatch.setattr(forwarding, "MAKING_S", 0.01)
     claims = Claims()
     claims.known = False
     async with stage(claims) as there, there.client() as client:

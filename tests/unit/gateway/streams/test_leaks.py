@@ -34,7 +34,7 @@ async def test_a_thousand_streams_leave_no_task() -> None:
         harness = Harness()
         harness.append("a", *range(10))
         await start_real(there, harness)
-        live, streams = there.gateway.api.live, there.gateway.api.streams
+        live, streams = there.gateway.api.live, there.gateway.api.entry.streams
         async with there.client() as client:
             made = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}') for _ in range(AT_ONCE)]
         await until(lambda: not there.gateway.flight.count)

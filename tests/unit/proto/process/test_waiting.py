@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import select
 import socket
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
 
 import pytest
 import trio
+from trio._core import _run
 from trio.testing import MockClock
 
 from proto.process import waiting
@@ -226,3 +231,72 @@ def test_a_clock_of_a_test_still_jumps(ends: tuple[socket.socket, socket.socket]
 
 def test_there_is_no_waiter_outside_of_trio() -> None:
     assert waiting.current() is None
+
+
+# The names of trio's inner parts, each with what depends on it. A test that fails with a new release of trio says what
+# no longer works; docs/adr/0002-trio.md says what the way without them costs.
+INNER = {"_run", "TheIOManager", "GLOBAL_RUN_CONTEXT", "runner", "io_manager", "runq", "EpollIOManager", "_epoll"}
+
+
+def test_no_other_inner_name_of_trio_is_used() -> None:
+    source = ast.parse(Path(waiting.__file__).read_text())
+    imported = {
+        alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trio._")
+        for alias in node.names
+    }
+    texts = ast.unparse(source)
+    used = {name for name in INNER if re.search(rf"\b{name}\b", texts)}
+    chained = {
+        node.attr
+        for node in ast.walk(source)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("_run.")
+    }
+    assert imported == {"_run", "EpollIOManager"}
+    assert chained == {"GLOBAL_RUN_CONTEXT", "runner", "io_manager", "runq"}
+    assert used == INNER
+
+
+async def test_the_io_manager_of_a_run_is_made_by_its_name_in_the_module_of_runs() -> None:
+    """`TheIOManager`, `GLOBAL_RUN_CONTEXT.runner.io_manager`: else trio waits by itself, and no step is ever called."""
+    assert vars(_run)["TheIOManager"] is waiting.Waiter
+    assert type(_run.GLOBAL_RUN_CONTEXT.runner.io_manager) is waiting.Waiter
+    assert waiting.current() is _run.GLOBAL_RUN_CONTEXT.runner.io_manager
+
+
+async def test_the_queue_of_a_run_has_the_tasks_that_can_run() -> None:
+    """`runq`: else a task that a step wakes runs only at trio's next deadline, or event."""
+    queue, woken = _run.GLOBAL_RUN_CONTEXT.runner.runq, trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(woken.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not queue
+        woken.set()
+        assert len(queue) == 1
+
+
+async def test_trio_waits_in_get_events_and_in_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`get_events`: else the steps are never called. Its argument is the longest wait in seconds."""
+    timeouts: list[float] = []
+    wait = waiting.Waiter.get_events
+
+    def noted(self: waiting.Waiter, timeout: float) -> object:
+        timeouts.append(timeout)
+        return wait(self, timeout)
+
+    monkeypatch.setattr(waiting.Waiter, "get_events", noted)
+    await trio.sleep(0.01)
+    assert timeouts
+    assert max(timeouts) <= 0.01
+
+
+async def test_the_epoll_set_of_trio_takes_descriptors_of_others(ends: tuple[socket.socket, socket.socket]) -> None:
+    """`_epoll`: else a descriptor with a step and one that a task waits for cannot be waited for together."""
+    waiter = waiting.current()
+    assert waiter is not None
+    assert isinstance(waiter._epoll, select.epoll)
+    waiter._epoll.register(ends[0], select.EPOLLIN)
+    ends[1].send(b"x")
+    assert waiter._epoll.poll(1) == [(ends[0].fileno(), select.EPOLLIN)]
+    waiter._epoll.unregister(ends[0])

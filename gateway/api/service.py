@@ -1,0 +1,94 @@
+"""The operations that tell about the service itself: probes, metrics and the documents of its API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.admission.in_flight import Flight
+from gateway.admission.slots import Slots
+from gateway.api import health
+from gateway.api.outcomes import Outcomes
+from gateway.api.plan import Handler, Plan
+from gateway.contract import openapi
+from gateway.contract.auth import Keyring
+from gateway.http.messages import Request, Response
+from gateway.observe import metrics
+from gateway.observe.history import Recorder
+from gateway.shards.client import Shards
+from gateway.streams import asyncapi
+from proto.model.limits import Limits
+
+
+class Service:
+    def __init__(
+        self,
+        shards: Shards,
+        flight: Flight,
+        keyring: Keyring,
+        limits: Limits,
+        outcomes: Outcomes,
+        streams: Slots,
+        *,
+        probe_auth: bool,
+    ) -> None:
+        self.history = Recorder(shards, outcomes.served)
+        self.protocols: list[Callable[[], metrics.Protocol]] = []
+        """Functions that return the metrics of the other protocols."""
+        self._shards = shards
+        self._flight = flight
+        self._keyring = keyring
+        self._limits = limits
+        self._outcomes = outcomes
+        self._streams = streams
+        self._probe_auth = probe_auth
+        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
+        self.handlers: dict[str, Handler] = {
+            "health": self._health,
+            "ready": self._ready,
+            "metrics": self._metrics,
+            "metrics_history": self._metrics_history,
+            "openapi": self._openapi,
+            "asyncapi": self._asyncapi,
+        }
+
+    async def _health(self, plan: Plan, body: bytes, request: Request) -> Response:
+        return health.health()
+
+    async def _ready(self, plan: Plan, body: bytes, request: Request) -> Response:
+        return health.ready(self._shards, draining=self._flight.draining)
+
+    async def _metrics(self, plan: Plan, body: bytes, request: Request) -> Response:
+        from gateway.observe import families  # loads prometheus_client, which no other request needs
+
+        stats = await self._scraper.stats(plan.key)
+        shards = self._shards
+        snapshot = metrics.Snapshot(
+            phases=[state.phase for state in shards.states],
+            serving=[shards.answering(state.index) for state in shards.states],
+            hangs=[state.hangs for state in shards.states],
+            progress=shards.progress,
+            counters=shards.counters,
+            shard_stats=stats,
+            draining=self._flight.draining,
+            requests=self._outcomes.served,
+            in_flight=self._flight.count,
+            streams=self._streams.open,
+            protocols=[each() for each in self.protocols],
+            max_topics=self._limits.metrics_max_topics,
+            incarnations=[state.incarnation for state in shards.states],
+        )
+        if metrics.as_json(request.header(b"accept")):
+            return Response(200, families.json(snapshot) + b"\n")
+        return Response(200, families.text(snapshot), metrics.TEXT)
+
+    async def _metrics_history(self, plan: Plan, body: bytes, request: Request) -> Response:
+        return Response(200, msgspec.json.encode(self.history.answer()) + b"\n")
+
+    async def _openapi(self, plan: Plan, body: bytes, request: Request) -> Response:
+        text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)
+        return Response(200, text + b"\n")
+
+    async def _asyncapi(self, plan: Plan, body: bytes, request: Request) -> Response:
+        return Response(200, asyncapi.rendered(self._limits, keys=not self._keyring.open) + b"\n")
