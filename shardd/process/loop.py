@@ -428,7 +428,7 @@ async def _close(shard: Shard, copy: bucket.Copy) -> None:
     """A term is ended before anything that takes long: another machine waits for it."""
     if copy.holder is not None:
         shard.commits.sync_now()
-        await copy.holder.drain()
+        await copy.holder.shipper.drain()
     shard.close(checkpoint=copy.holder is None)
     shard.release_space()
 

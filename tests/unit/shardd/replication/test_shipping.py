@@ -9,7 +9,7 @@ import pytest
 
 from shardd.offline.rewind import Cuts, cut
 from shardd.offline.verify import verify
-from shardd.replication import checkpoint_copies, parts, role
+from shardd.replication import checkpoint_copies, parts, shipper
 from shardd.replication.attach import Mismatch
 from shardd.replication.browse import Damaged
 from shardd.replication.checkpoint_copies import Stopped
@@ -97,7 +97,7 @@ def test_a_part_is_created_once_whatever_the_answers_were(shard: Shipped, error:
 
 
 def test_a_large_log_becomes_parts_of_bounded_size(shard: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role, "PART_BYTES", 2000)
+    monkeypatch.setattr(shipper, "PART_BYTES", 2000)
     for number in range(20):
         shard.append("a", "x" * 300, number)
     shard.append("a", "y" * 5000)  # a frame that is larger than a part
