@@ -60,7 +60,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
-from proto.format.frame import Buffer, Header
+from proto.format.buffer import Buffer
+from proto.format.frame import Header
 from proto.model.limits import Limits
 from shardd.checkpoint.adopt import Adopter
 from shardd.checkpoint.inventory import Inventory

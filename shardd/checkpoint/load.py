@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proto.format.frame import Buffer, Header, Kind
+from proto.format.buffer import Buffer
+from proto.format.frame import Header, Kind
 from proto.model.names import shard_of
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.segment_summary import unpacked

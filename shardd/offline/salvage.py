@@ -27,17 +27,7 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import (
-    CHECKSUM,
-    DELETED,
-    MAGIC,
-    FrameError,
-    Header,
-    Kind,
-    check,
-    decode_batch,
-    encode_batch,
-)
+from proto.format.frame import CHECKSUM, DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock

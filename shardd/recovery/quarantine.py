@@ -27,7 +27,8 @@ from typing import Any
 import structlog
 import xxhash
 
-from proto.format.frame import Buffer, FrameError, Header, Kind, check
+from proto.format.buffer import Buffer
+from proto.format.frame import FrameError, Header, Kind, check
 from proto.ipc import operations
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.parts import frame_length, places
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of

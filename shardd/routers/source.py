@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from proto.format.frame import Header, decode_batch, encode_batch, merge
+from proto.format.columns import merge
+from proto.format.frame import Header, decode_batch, encode_batch
 from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found

@@ -28,7 +28,7 @@ from typing import Any
 
 import structlog
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock

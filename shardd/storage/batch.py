@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from typing import Any, Protocol
 
-from proto.format.frame import DELETED, Buffer, Columns, decode_batch, encode_batch, merge
+from proto.format.buffer import Buffer
+from proto.format.columns import Columns, merge
+from proto.format.frame import DELETED, decode_batch, encode_batch
 from proto.model.limits import RECORD_OVERHEAD
 from shardd.storage.errors import SegmentError
 

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from proto.format.frame import Columns, constant, encode_batch, optional, plain
+from proto.format.columns import Columns, constant, optional, plain
+from proto.format.frame import encode_batch
 from shardd.storage.batch import FRESH, FRESH_BYTES, Batch, Fresh, merged
 
 
