@@ -18,6 +18,7 @@ from typing import Any
 
 from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request, Status
+from proto.ipc.operations import NEED_RECORDS
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes import seq_reservation
@@ -47,7 +48,7 @@ from shardd.queues.leases import Leases
 from shardd.queues.peek import Peeking
 from shardd.queues.redrive import Redrive
 from shardd.queues.transfers import Mover
-from shardd.recovery.quarantine import READING, found, refusal
+from shardd.recovery.quarantine import found, refusal
 from shardd.recovery.replay import replay, replay_deferred
 from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.routers.copier import Copier
@@ -492,7 +493,7 @@ class Shard:
             self._staging.check_deadline(request)
             if not self.restored and kind not in _BEFORE_RESTORED:
                 self._check_waiting(request.topic)
-            if kind in READING:
+            if kind in NEED_RECORDS:
                 topic = self.directory.visible.get(request.topic)
                 if topic is not None and (topic.unchecked or topic.damage is not None):
                     self._look_at_files(request.topic)
