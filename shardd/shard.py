@@ -83,7 +83,7 @@ def open_shard(
     restarted: bool = True,
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
-    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`. With `restarted`
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Loader.load`. With `restarted`
     False, another machine goes on with the shard: the caller only makes a checkpoint.
     """
     directory, outcome = Directory(), Outcome()
@@ -93,17 +93,18 @@ def open_shard(
     disk.sync_dir(path)
     disk.sync_dir(path.parent)
     try:
-        after_no = checkpoints.load(from_files=from_files, to_salvage=to_salvage)
+        after_no = checkpoints.loader.load(from_files=from_files, to_salvage=to_salvage)
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
-    log_frames = scan(disk, path / "wal", outcome, after_no, seed=checkpoints.owner.seed, tail=checkpoints.tail)
+    inventory = checkpoints.inventory
+    log_frames = scan(disk, path / "wal", outcome, after_no, seed=inventory.owner.seed, tail=inventory.tail)
     yield from _read_back(log_frames, directory, checkpoints)
-    if outcome.next_no == 1 and not checkpoints.number and checkpoints.strays({}):
+    if outcome.next_no == 1 and not inventory.number and checkpoints.strays({}):
         raise RecoveryError(f"{path}: it has files of topics, but no catalog and no log. Put them back from a backup")
     checkpoints.replayed(outcome, directory.next_id)
     directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
     if not restarted:
-        checkpoints.go_on_elsewhere()
+        checkpoints.planner.elsewhere = True
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
     return Shard(disk, clock, path, limits, directory, checkpoints, outcome)
@@ -120,12 +121,12 @@ def _read_back(
     log_frames: Iterator[Found], directory: Directory, checkpoints: Checkpoints
 ) -> Iterator[tuple[int, int]]:
     """Replay the held frames, then those of the log."""
-    for frame in checkpoints.held:
+    for frame in checkpoints.loader.held:
         replay(directory, found(frame))
-    checkpoints.held.clear()
+    checkpoints.loader.held.clear()
     for each in log_frames:
         try:
-            checkpoints.replaying(each.header)
+            checkpoints.loader.replaying(each.header)
         except SegmentError as error:
             raise RecoveryError(str(error)) from error
         replay(directory, each)
@@ -211,10 +212,10 @@ class Shard:
             next_no=self.outcome.next_no,
             max_bytes=self._limits.wal_segment_bytes,
             resume=self.outcome.resume,
-            seed=self.checkpoints.owner.seed,
+            seed=self.checkpoints.inventory.owner.seed,
             tail=self.outcome.tail,
         )
-        self.checkpoints.name_tail(self._wal.checksum_of)
+        self.checkpoints.planner.checksum_of = self._wal.checksum_of
         self._wal.full = self.space.full
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.logged = self.space.logged
@@ -273,7 +274,7 @@ class Shard:
         }
 
     def _files_set_apart(self) -> int:
-        return self.checkpoints.files_apart
+        return self.checkpoints.inventory.files_apart
 
     def _replica_figures(self) -> Mapping[str, Any] | None:
         return self.replica()
@@ -373,8 +374,14 @@ class Shard:
     def may_free_space(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
-            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove or self.checkpoints.garbage
-        return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
+            return (
+                bool(self.logged_bytes)
+                or not self.checkpoints.adopter.nothing_to_remove
+                or self.checkpoints.inventory.garbage
+            )
+        return self.space.scarce and (
+            self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.inventory.garbage
+        )
 
     def _space_wanted(self) -> None:
         if self.checkpoint_due:
@@ -382,7 +389,7 @@ class Shard:
 
     def hold_space(self) -> None:
         """Hold space for checkpoints from now on, until `release_space`."""
-        self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
+        self.space.checkpoint_ended(True, self.checkpoints.inventory.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
         self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
 
@@ -444,13 +451,13 @@ class Shard:
 
     def planning(self, last: bool = False) -> Generator[None, None, Plan]:
         """Plan a checkpoint in slices, between which requests may be handled. Returns the plan. Then call
-        `checkpoints.write` in a worker thread, then `ending`."""
+        `checkpoints.writer.write` in a worker thread, then `ending`."""
         self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
         yield from self.routing.saving()
         if self.space.low:
             self.commits.rotate()  # only whole log files can be removed
         self.space.checkpoint_begins()
-        return (yield from self.checkpoints.planning(lambda: self.commits.safe_no, last))
+        return (yield from self.checkpoints.planner.planning(lambda: self.commits.safe_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
         """`ending` in one call."""
@@ -460,12 +467,12 @@ class Shard:
         """End a checkpoint, in slices: adopt the plan, or abandon it if `error` came before the plan was committed."""
         good = error is None or plan.committed
         if good:
-            yield from self.checkpoints.adopting(plan)
+            yield from self.checkpoints.adopter.adopting(plan)
             self.checkpointed()
         else:
             self.checkpoints.abandon(plan)
             self._logged_before = self._logged_earlier
-        self.space.checkpoint_ended(good, self.checkpoints.catalog_may_have)
+        self.space.checkpoint_ended(good, self.checkpoints.inventory.catalog_may_have)
         self.routing.saved(error)
         self.flush()
 
@@ -473,7 +480,7 @@ class Shard:
         """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""
         plan = self.begin_checkpoint(last)
         try:
-            self.checkpoints.write(plan)
+            self.checkpoints.writer.write(plan)
         except OSError as error:
             self.end_checkpoint(plan, error)
             raise
@@ -512,7 +519,7 @@ class Shard:
 
     def _look_at_files(self, name: str) -> None:
         """Check the files of a topic that is unchecked or quarantined. Raises `503` if they are damaged."""
-        self.checkpoints.first_use(name)
+        self.checkpoints.loader.first_use(name)
         if self.quarantine.check(name):
             self.mover.recovered()
 

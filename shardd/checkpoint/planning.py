@@ -23,6 +23,7 @@ class Planner:
         self._limits = limits
         self._inventory = inventory
         self.checksum_of: Callable[[int], int | None] = lambda number: None
+        """The checksum of a frame, by its number: catalogs say which one they were made at."""
         self.elsewhere = False
         """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
 

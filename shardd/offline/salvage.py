@@ -142,7 +142,7 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
         return sorted(batches, key=lambda batch: batch.first_seq)
 
     try:
-        whole = shard.checkpoints.load_again(topic, load)
+        whole = shard.checkpoints.loader.load_again(topic, load)
     except SegmentError as error:
         raise RecoveryError(str(error)) from error
     for restore in shard.restores():

@@ -145,7 +145,7 @@ class Copy:
         role = self.role
         interval_s = 0.0 if self._mode.awaited else self._limits.ship_interval_ms / 1000
         holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits, interval_s)
-        shard.checkpoints.keep_log_for(role.kept_no)
+        shard.checkpoints.inventory.shipped = role.kept_no
         if role.local.skips:
             shard.give_seqs_up(role.local.skipped)
         if self._mode.awaited:

@@ -195,12 +195,14 @@ class Server:
             with trio.move_on_after(self._interval):
                 await self._enough.wait()
             self._enough = trio.Event()
-            if not shard.restored or not (shard.logged_bytes or shard.checkpoint_due or shard.checkpoints.garbage):
+            if not shard.restored or not (
+                shard.logged_bytes or shard.checkpoint_due or shard.checkpoints.inventory.garbage
+            ):
                 continue
             plan = await in_slices(shard.planning())
             start = time.monotonic()
             try:
-                await trio.to_thread.run_sync(shard.checkpoints.write, plan)
+                await trio.to_thread.run_sync(shard.checkpoints.writer.write, plan)
             except OSError as error:
                 log.error("checkpoint_failed", reason=str(error))
                 await _to_the_end(shard.ending(plan, error))

@@ -303,7 +303,7 @@ class ClosedLog:
         before, self._since_fold = self.last_no, 0
         opening = open_shard(self._disk, SystemClock(), self._path, self._limits, restarted=False)
         shard = exhaust(opening)
-        shard.checkpoints.keep_log_for(lambda: before)
+        shard.checkpoints.inventory.shipped = lambda: before
         shard.close()
         assert shard.log.next_no == before + 1
         _log.info("standby_checkpoint", frame=before, made=shard.restored)

@@ -94,9 +94,9 @@ def test_checkpoints_of_all_shards_find_room_however_full_the_disk_is(seed: int)
         while not refused(shard, "t0", LONG):  # promised bytes are for the checkpoints only
             pass
     for shard, plan in plans:
-        shard.shard.checkpoints.write(plan)
+        shard.shard.checkpoints.writer.write(plan)
         shard.shard.end_checkpoint(plan)
-    assert all(shard.shard.checkpoints.completed == 1 for shard in shards)
+    assert all(shard.shard.checkpoints.adopter.completed == 1 for shard in shards)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
@@ -202,7 +202,7 @@ def test_an_aborted_checkpoint_leaves_nothing(number: int) -> None:
         disk.faults[len(disk.calls) + at] = OSError(number, "injected")
         done = len(disk.calls) + at
         try:
-            shard.shard.checkpoints.write(plan)
+            shard.shard.checkpoints.writer.write(plan)
             error = None
         except OSError as caught:
             error, failed = caught, failed + 1
@@ -285,7 +285,7 @@ def test_many_small_topics_hold_no_more_than_a_checkpoint_of_the_usual_size_writ
     assert shard.shard.log.bytes_written < usual // 4
     assert topics * PER_TOPIC > 7 * usual
     others = free_space.FIXED + usual  # the other shard, which nothing is written to
-    catalog = shard.shard.checkpoints.catalog_may_have
+    catalog = shard.shard.checkpoints.inventory.catalog_may_have
     assert disk.most_held <= 2 * usual + free_space.FIXED + catalog + others
 
 
@@ -302,9 +302,9 @@ def test_a_disk_that_is_full_of_small_topics_has_room_for_their_checkpoints(
     for shard in shards:
         shard.shard.commits.sync_now()
     disk.names[Path("/data/elsewhere")] = Node(bytearray(disk.room()))
-    before = [shard.shard.checkpoints.completed for shard in shards]
+    before = [shard.shard.checkpoints.adopter.completed for shard in shards]
     settle(shards, clock)
-    assert all(shard.shard.checkpoints.completed > each for shard, each in zip(shards, before, strict=True))
+    assert all(shard.shard.checkpoints.adopter.completed > each for shard, each in zip(shards, before, strict=True))
     for shard in shards:
         shard.shard.checkpoint_now()  # only the second one after a log file ended may remove it
         assert not sum(len(node.data) for path, node in disk.names.items() if path.parent == shard.path / "wal")

@@ -139,7 +139,7 @@ class Shipped(Harness):
         self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, 0, self.limits), self._shards)
         self.role.claim(by_hand)
         super().__init__(self.disk, self.clock, self.path, **_given(self))
-        self.shard.checkpoints.keep_log_for(self.role.kept_no)
+        self.shard.checkpoints.inventory.shipped = self.role.kept_no
         self.holder = Holder(self.role, self.disk, self.path, self.shard.log, self.clock, self.limits)
         self.holder.attach()
         assert self.role.replica is not None

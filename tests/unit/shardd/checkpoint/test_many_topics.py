@@ -54,7 +54,7 @@ def test_a_checkpoint_looks_at_what_has_changed() -> None:
     shard.shard.commits.sync_now()
     plan = shard.shard.begin_checkpoint()
     assert sorted(each.topic.name for each in plan.topics) == ["new", "t5", "t6", "t7", "t8"]
-    shard.shard.checkpoints.write(plan)
+    shard.shard.checkpoints.writer.write(plan)
     shard.shard.end_checkpoint(plan)
     check_restarts(shard, before)
 
@@ -79,7 +79,7 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         shard.shard.commits.sync_now()
     planning = shard.shard.planning()
     seen = []
-    planned = shard.shard.checkpoints._planner._plan_topic
+    planned = shard.shard.checkpoints.planner._plan_topic
     looked = 0
 
     def count(*arguments: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         looked += 1
         planned(*arguments)
 
-    monkeypatch.setattr(shard.shard.checkpoints._planner, "_plan_topic", count)
+    monkeypatch.setattr(shard.shard.checkpoints.planner, "_plan_topic", count)
     while True:
         looked = 0
         try:
@@ -98,7 +98,7 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(looked)
     assert max(seen) <= (8 if changed else 0)
     assert len(seen) >= (200 // 8 if changed else 200 // 64)
-    shard.shard.checkpoints.write(plan)
+    shard.shard.checkpoints.writer.write(plan)
     assert len(list(shard.shard.ending(plan))) == (200 // 8 if changed else 0)
 
 
@@ -144,7 +144,7 @@ def test_what_happens_between_the_slices_is_in_the_catalog_or_in_the_log(
                 break
             something()
         something()
-        shard.shard.checkpoints.write(plan)
+        shard.shard.checkpoints.writer.write(plan)
         check()
         for _ in shard.shard.ending(plan):
             something()

@@ -201,9 +201,9 @@ def test_the_log_is_kept_until_it_is_shipped_and_trimmed_then(shard: Shipped) ->
     kept = files()
     assert kept[0] == "wal-00000000000000000001.log"
     assert len(kept) > 4
-    assert not shard.shard.checkpoints.garbage
+    assert not shard.shard.checkpoints.inventory.garbage
     shard.ship()
-    assert shard.shard.checkpoints.garbage  # so a checkpoint follows although nothing is logged
+    assert shard.shard.checkpoints.inventory.garbage  # so a checkpoint follows although nothing is logged
     shard.shard.checkpoint_now()
     assert len(files()) < len(kept) / 2
     assert contents(restored(shard)) == contents(shard)
