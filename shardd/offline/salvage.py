@@ -145,7 +145,7 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
         whole = shard.checkpoints.loader.load_again(topic, load)
     except SegmentError as error:
         raise RecoveryError(str(error)) from error
-    for restore in shard.restores():
+    for restore in shard.restoring.restores():
         if restore.name == whole.name and not restore.done:
             restore.source_unreadable(0)
             whole.skip(whole.next_seq + BLOCK)  # readers may have seen copies that no file has

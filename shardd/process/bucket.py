@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,7 +146,7 @@ class Copy:
         holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits, interval_s)
         shard.checkpoints.inventory.shipped = role.kept_no
         if role.local.skips:
-            shard.give_seqs_up(role.local.skipped)
+            shard.restoring.give_seqs_up(role.local.skipped)
         if self._mode.awaited:
             try:
                 await holder.begin()
@@ -156,8 +155,6 @@ class Copy:
             self.check()
             shard.await_bucket(holder.shipped_no)
             holder.shipper.shipped = shard.commits.shipped
-        shard.synced = holder.shipper.synced
-        shard.checkpointed = holder.checkpoint_made
-        role.changed = lambda: setattr(shard, "bucket_damaged", len(role.objects.damage))
+        role.changed = lambda: setattr(shard.follower, "damaged", len(role.objects.damage))
         role.changed()
-        shard.replica = lambda: asdict(holder.statistics())
+        shard.follower.copy = holder

@@ -27,7 +27,7 @@ them would get a part of its own, and all the others would wait for that one and
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -242,6 +242,7 @@ class Holder:
         """`interval_s`: see `Pace`."""
         self._role = role
         self.shipper = Shipper(role, LogReader(disk, path / "wal"), log, clock, Pace(interval_s, role.waits))
+        self.synced = self.shipper.synced
         progress = self.progress = self.shipper.progress
         objects = role.objects
         self._outage = objects.outage
@@ -261,8 +262,14 @@ class Holder:
         """Why `run` returned."""
         return self._role.reason
 
-    def checkpoint_made(self) -> None:
+    # What the shard tells, and asks
+
+    def checkpointed(self) -> None:
+        """Called after each checkpoint."""
         self._checkpoint.set()
+
+    def figures(self) -> dict[str, Any]:
+        return asdict(self.statistics())
 
     # The term
 

@@ -306,7 +306,7 @@ class ClosedLog:
         shard.checkpoints.inventory.shipped = lambda: before
         shard.close()
         assert shard.log.next_no == before + 1
-        _log.info("standby_checkpoint", frame=before, made=shard.restored)
+        _log.info("standby_checkpoint", frame=before, made=shard.restoring.restored)
 
     # Set aside, and made again
 

@@ -192,7 +192,7 @@ def test_a_checkpoint_that_fails_changes_nothing_and_the_next_one_works(what: st
         shard.call("delete_records", "a", {"match": "t"})
         shard.append("a", "new")
         before = state(shard)
-        plan = shard.shard.begin_checkpoint()
+        plan = shard.shard.control.begin()
         seen = 0
         real = disk.call
 
