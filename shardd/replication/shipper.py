@@ -207,6 +207,7 @@ class Shipper:
                 await trio.sleep(READ_AGAIN_S)
 
     def _taken(self, part: Part, frames: Frames) -> None:
+        assert frames.first_no == self.progress.shipped_no + 1, "a part has the frames that follow the last one's"
         self.progress.shipped(part.number, part.last_no, len(frames.data), self._clock.monotonic())
         self._part.set()
         self._part = trio.Event()

@@ -172,6 +172,7 @@ class Wal:
     def unstage(self, count: int) -> None:
         """Forget the last `count` staged frames. Their numbers are given again."""
         if count:
+            assert count <= len(self._staged), "a frame that was written keeps its number"
             kept = self._staged[:-count]
             tail = kept[-1].checksum if kept else self._written_tail
             self._staged, self._staged_tail = kept, tail

@@ -37,6 +37,16 @@ def test_records_deleted_together_count_as_those_deleted_one_by_one() -> None:
                 )
 
 
+def test_only_neighbouring_batches_are_merged() -> None:
+    def at(first_seq: int) -> Batch:
+        columns = Columns(5, 1, plain([b"x"] * 5))
+        return Batch(encode_batch(columns, 1, first_seq).head, first_seq, columns)
+
+    assert merged([at(1), at(6)], 1, 1).last_seq == 10
+    with pytest.raises(AssertionError, match="neighbouring"):
+        merged([at(1), at(7)], 1, 1)
+
+
 # -- columns that are kept
 
 
