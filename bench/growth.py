@@ -47,6 +47,7 @@ from proto.ipc.operations import BY_NAME, Append
 from proto.model.limits import Limits
 from proto.process.allocator import trim_heap
 from proto.process.garbage_collector import calm
+from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock
 from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
@@ -147,17 +148,17 @@ class Driver:
     async def _checkpoints(self) -> None:
         while True:
             await trio.sleep(CHECK_INTERVAL)
-            if self.shard.checkpoint_due:
+            if self.shard.control.due:
                 await self.checkpoint()
 
     async def checkpoint(self) -> None:
         async with self._one_at_a_time:
             start = time.perf_counter()
-            plan = self.shard.begin_checkpoint()
+            plan = self.shard.control.begin()
             planned = time.perf_counter()
-            await trio.to_thread.run_sync(self.shard.checkpoints.write, plan)
+            await trio.to_thread.run_sync(self.shard.checkpoints.writer.write, plan)
             written = time.perf_counter()
-            self.shard.checkpoints.adopt(plan)
+            exhaust(self.shard.checkpoints.adopter.adopting(plan))
             adopted = time.perf_counter()
             await trio.to_thread.run_sync(trim_heap)
             self.pauses += [planned - start, adopted - written]
@@ -365,9 +366,9 @@ async def checkpoint_in_slices(shard: Shard) -> dict[str, float]:
         nursery.start_soon(tick)
         await trio.sleep(0.02)
         start = time.perf_counter()
-        plan = await exhausted(shard.planning(), work)
-        await trio.to_thread.run_sync(shard.checkpoints.write, plan)
-        await exhausted(shard.ending(plan), work)
+        plan = await exhausted(shard.control.planning(), work)
+        await trio.to_thread.run_sync(shard.checkpoints.writer.write, plan)
+        await exhausted(shard.control.ending(plan), work)
         took = time.perf_counter() - start
         await trio.sleep(0.02)
         nursery.cancel_scope.cancel()

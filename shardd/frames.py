@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from proto.format.frame import Buffer, Header, Kind, decode_map
+from proto.format.buffer import Buffer
+from proto.format.frame import Header, Kind, decode_map
 from proto.format.map_body import MapBody
 from proto.model.topic_config import from_map
 from shardd.topic.cursors import Cursor, moved

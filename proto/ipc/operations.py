@@ -9,7 +9,7 @@ The client's JSON is the body of a request, unchanged, and the JSON answer is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
 from msgspec import Struct
@@ -469,11 +469,13 @@ class AllowanceReturn(Operation[None], tag="allowance_return", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`waits`: the shard may park the request, so its handler gets the caller too."""
-
     request: type[Operation[Any]]
     answer: type[Answer] | None = None
+    _: KW_ONLY
+    records: bool
+    """Whether it needs the topic's records, or what is kept with them: a quarantined topic refuses it then."""
     waits: bool = False
+    """Whether the shard may park the request: its handler gets the caller too."""
 
     @property
     def op(self) -> str:
@@ -481,57 +483,58 @@ class Row:
 
 
 TABLE = (
-    Row(Append, Arrived),
-    Row(Diff, waits=True),
-    Row(State),
-    Row(Configure),
-    Row(DeleteTopic),
-    Row(DeleteRecords),
-    Row(CursorPut),
-    Row(CursorGet),
-    Row(CursorDelete),
-    Row(CursorList, Page),
-    Row(AllCursors, Page),
-    Row(ListTopics, Page),
-    Row(Take, Record),
-    Row(Peek, Record),
-    Row(Step),
-    Row(LogCreate),
-    Row(LogFind, Partitions),
-    Row(Claim, LettersSent, waits=True),
-    Row(Ack, waits=True),
-    Row(Nack, waits=True),
-    Row(Extend, waits=True),
-    Row(PeekJobs),
-    Row(Redrive),
-    Row(WorkOpen, waits=True),
-    Row(WorkTake, Jobs, waits=True),
-    Row(WorkClose, waits=True),
-    Row(RouterSource, SourceFound),
-    Row(RouterPut, RouterMade),
-    Row(RouterDelete),
-    Row(RouterHold),
-    Row(RouterGet, RouterFound),
-    Row(RouterList, Page),
-    Row(RouterGraph, Graph),
-    Row(RouterPosition, Position),
-    Row(Pull, Pulled, waits=True),
-    Row(Feed, Fed, waits=True),
-    Row(WatchResolve, Resolved),
-    Row(WatchNames, Listed),
-    Row(NameChanges, ChangedNames, waits=True),
-    Row(SessionMake, Sessions),
-    Row(SessionOpen, SessionFound),
-    Row(SessionMove, SessionsMoved),
-    Row(SessionCount, Sessions),
-    Row(Ping),
-    Row(Stats, Figures),
-    Row(Sample, Figures),
-    Row(Allowance, Want, waits=True),
-    Row(AllowanceReturn, waits=True),
+    Row(Append, Arrived, records=True),
+    Row(Diff, records=True, waits=True),
+    Row(State, records=False),
+    Row(Configure, records=True),
+    Row(DeleteTopic, records=False),
+    Row(DeleteRecords, records=True),
+    Row(CursorPut, records=True),
+    Row(CursorGet, records=True),
+    Row(CursorDelete, records=True),
+    Row(CursorList, Page, records=True),
+    Row(AllCursors, Page, records=False),
+    Row(ListTopics, Page, records=False),
+    Row(Take, Record, records=True),
+    Row(Peek, Record, records=True),
+    Row(Step, records=True),
+    Row(LogCreate, records=False),
+    Row(LogFind, Partitions, records=False),
+    Row(Claim, LettersSent, records=True, waits=True),
+    Row(Ack, records=True, waits=True),
+    Row(Nack, records=True, waits=True),
+    Row(Extend, records=True, waits=True),
+    Row(PeekJobs, records=True),
+    Row(Redrive, records=True),
+    Row(WorkOpen, records=True, waits=True),
+    Row(WorkTake, Jobs, records=True, waits=True),
+    Row(WorkClose, records=False, waits=True),
+    Row(RouterSource, SourceFound, records=True),
+    Row(RouterPut, RouterMade, records=True),
+    Row(RouterDelete, records=True),
+    Row(RouterHold, records=False),
+    Row(RouterGet, RouterFound, records=False),
+    Row(RouterList, Page, records=False),
+    Row(RouterGraph, Graph, records=False),
+    Row(RouterPosition, Position, records=False),
+    Row(Pull, Pulled, records=True, waits=True),
+    Row(Feed, Fed, records=True, waits=True),
+    Row(WatchResolve, Resolved, records=False),
+    Row(WatchNames, Listed, records=False),
+    Row(NameChanges, ChangedNames, records=False, waits=True),
+    Row(SessionMake, Sessions, records=False),
+    Row(SessionOpen, SessionFound, records=False),
+    Row(SessionMove, SessionsMoved, records=False),
+    Row(SessionCount, Sessions, records=False),
+    Row(Ping, records=False),
+    Row(Stats, Figures, records=False),
+    Row(Sample, Figures, records=False),
+    Row(Allowance, Want, records=False, waits=True),
+    Row(AllowanceReturn, records=False, waits=True),
 )
 BY_NAME = {row.op: row for row in TABLE}
 NAMES: dict[type, str] = {row.request: row.op for row in TABLE}
+NEED_RECORDS = frozenset[type](row.request for row in TABLE if row.records)
 
 if TYPE_CHECKING:
     AnyOperation = Operation[Any]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, NamedTuple
 
-from proto.format.frame import Columns
+from proto.format.columns import Columns
 from proto.ipc.operations import Growing
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import RECORD_OVERHEAD, Limits

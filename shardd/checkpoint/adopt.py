@@ -28,6 +28,8 @@ class Adopter:
     def adopting(self, plan: Plan) -> Generator[None, None, None]:
         """Step 7 in slices. They also free the plan, because freeing a large one in one call takes as long as several
         slices."""
+        assert plan.committed, "the next start could not find what is adopted"
+        assert plan.number == self._inventory.number + 1
         logged = self._inventory.frame_no != plan.frame_no
         self._inventory.number, self._inventory.frame_no = plan.number, plan.frame_no
         self._inventory.catalog_bytes = plan.catalog_bytes
@@ -87,6 +89,7 @@ class Adopter:
                 batch.written = flags.count(DELETED)
                 _filed(batch, flags)
                 self._cache(batch)
+        assert not waiting, "each batch of the plan has a place in a file"
 
     def _cache(self, batch: Batch) -> None:
         if isinstance(batch.buffer, memoryview):

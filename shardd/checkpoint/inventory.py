@@ -74,6 +74,11 @@ class Inventory:
         return MAX_U64 if self.shipped is None else self.shipped()
 
     @property
+    def files_apart(self) -> int:
+        """Number of all files that were ever set apart and are still there, as far as this process knows."""
+        return self.lost_before + len(self.apart)
+
+    @property
     def catalog_may_have(self) -> int:
         """An upper bound of the next catalog's bytes, as far as they follow from the last catalog and the segments."""
         return self.catalog_bytes + self.segment_bytes

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proto.format.frame import Buffer, Header, Kind
+from proto.format.buffer import Buffer
+from proto.format.frame import Header, Kind
 from proto.model.names import shard_of
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.segment_summary import unpacked
@@ -48,9 +49,12 @@ class Loader:
         self.held: list[Buffer] = []
         """Held frames of loaded topics. They are replayed before the log."""
 
-    def load(self, *, from_files: bool, to_salvage: str) -> int:
+    def load(self, *, from_files: bool = False, to_salvage: str = "") -> int:
         """Fill the directory from the newest catalog. Returns the frame number that the catalog was made at, 0 if there
-        is none. `from_files` and `to_salvage` as in `Checkpoints.load`.
+        is none.
+
+        `from_files`: read and check the files of every topic. `to_salvage`: name of a topic that is left unloaded in
+        any case, because `shardd.offline.salvage` reads its files itself.
 
         Blocks. Raises `CatalogError`, `SegmentError`, OSError.
         """

@@ -16,27 +16,33 @@ from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
 
+def _unknown(frame_no: int) -> None:
+    return None
+
+
 class Planner:
     def __init__(self, directory: Directory, clock: Clock, limits: Limits, inventory: Inventory) -> None:
         self._directory = directory
         self._clock = clock
         self._limits = limits
         self._inventory = inventory
-        self.checksum_of: Callable[[int], int | None] = lambda number: None
         self.elsewhere = False
         """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
 
-    def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
+    def planning(
+        self, synced: Callable[[], int], last: bool = False, checksum_of: Callable[[int], int | None] = _unknown
+    ) -> Generator[None, None, Plan]:
         """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
 
-        `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
+        `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log. `checksum_of`
+        returns the checksum of a frame, by its number: the catalog says which one it was made at."""
         last = last and not self.elsewhere
         now = self._clock.now_ms()
         directory = self._directory
         plan = Plan(
             self._inventory.number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump()
         )
-        plan.tail = self.checksum_of(plan.frame_no)
+        plan.tail = checksum_of(plan.frame_no)
         for topic in directory.graveyard:
             if topic.unloaded is not None:
                 self._inventory.unused += topic.unloaded.held

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from proto.api import answers as api
 from proto.api.requests import DiffRequest
-from proto.format.frame import Column, Encoding
+from proto.format.columns import Column, Encoding
 from proto.ipc.message import Request
 from proto.ipc.operations import Diff, Fed
 from proto.model.body import Form

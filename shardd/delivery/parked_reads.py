@@ -55,8 +55,12 @@ class _Waiting:
 
 
 class Reads:
-    def __init__(self, clock: Clock, limits: Limits, scheduler: Scheduler, unsynced: Unsynced) -> None:
+    def __init__(
+        self, clock: Clock, limits: Limits, scheduler: Scheduler, unsynced: Unsynced, urge: Callable[[], None]
+    ) -> None:
+        """`urge` is called when a strong read waits for the sync of records that are visible."""
         self._clock = clock
+        self._urge = urge
         self._unsynced = unsynced
         self._ahead: dict[int, Topic] = {}
         """Topics whose visible records a strong read could not return yet, because no sync covers them."""
@@ -66,8 +70,6 @@ class Reads:
         self._deadlines: list[tuple[float, int, _Waiting]] = []
         self.full: Callable[[Hashable], bool] = lambda caller: False
         """Whether a caller's unread replies fill its window. Its reads stay parked until `window_free`."""
-        self.urge: Callable[[], None] = lambda: None
-        """Called when a strong read waits for the sync of records that are visible."""
         self._order = count()
         self._scheduler = scheduler
 
@@ -132,7 +134,7 @@ class Reads:
             head = self._unsynced.head(topic)
             if head < topic.head_seq:
                 self._ahead[topic.id] = topic
-                self.urge()
+                self._urge()
         return stream_answer(topic, read, head)
 
     def synced(self) -> None:

@@ -32,7 +32,7 @@ class Routers:
     def derive(self) -> None:
         """Make the copies of every topic again that existed at the last stop. Raises `RecoveryError` if a topic cannot
         get them."""
-        work = [(shard, restore) for shard in self._shards for restore in shard.restores()]
+        work = [(shard, restore) for shard in self._shards for restore in shard.restoring.restores()]
         idle = 0
         while work:
             shard, restore = work.pop(0)
@@ -45,7 +45,7 @@ class Routers:
             if not restore.done:
                 work.append((shard, restore))
         for shard in self._shards:
-            shard.restored = True
+            shard.restoring.restored = True
             shard.flush()
 
     def _step(self, restore: Restore) -> bool:

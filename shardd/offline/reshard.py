@@ -28,6 +28,7 @@ import msgspec
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.checkpoint.checkpoint import Checkpoints
+from shardd.checkpoint.slices import exhaust
 from shardd.checkpoint.snapshot import FIELDS, dump, exact, load
 from shardd.clock import Clock
 from shardd.offline.verify import opened
@@ -145,9 +146,9 @@ class Reshard:
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:
-        plan = target.plan(0)
-        target.write(plan)
-        target.adopt(plan)
+        plan = exhaust(target.planner.planning(lambda: 0))
+        target.writer.write(plan)
+        exhaust(target.adopter.adopting(plan))
 
     # 3
 

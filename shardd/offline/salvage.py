@@ -27,17 +27,7 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import (
-    CHECKSUM,
-    DELETED,
-    MAGIC,
-    FrameError,
-    Header,
-    Kind,
-    check,
-    decode_batch,
-    encode_batch,
-)
+from proto.format.frame import CHECKSUM, DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
@@ -152,10 +142,10 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
         return sorted(batches, key=lambda batch: batch.first_seq)
 
     try:
-        whole = shard.checkpoints.load_again(topic, load)
+        whole = shard.checkpoints.loader.load_again(topic, load)
     except SegmentError as error:
         raise RecoveryError(str(error)) from error
-    for restore in shard.restores():
+    for restore in shard.restoring.restores():
         if restore.name == whole.name and not restore.done:
             restore.source_unreadable(0)
             whole.skip(whole.next_seq + BLOCK)  # readers may have seen copies that no file has

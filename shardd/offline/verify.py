@@ -102,11 +102,11 @@ def _check_index(report: Report, disk: Disk, segment: Segment) -> None:
 
 def _check_strays(report: Report, disk: Disk, shard: Shard) -> None:
     """Tell files that do not belong where they are, or did not."""
-    for path in shard.checkpoints.apart:
+    for path in shard.checkpoints.inventory.apart:
         report.problems.append(f"{path} is damaged; the one before it is used, and the next start sets it apart")
     for path in shard.checkpoints.strays(shard.directory.by_id):
         report.problems.append(f"{path} is of no topic that catalog and log know; the next checkpoint sets it apart")
-    report.notes += [f"{path} was set apart: {REMEDY}" for path in shard.checkpoints.lost()]
+    report.notes += [f"{path} was set apart: {REMEDY}" for path in shard.checkpoints.inventory.lost()]
 
 
 def _check_segment(disk: Disk, segment: Segment) -> int:

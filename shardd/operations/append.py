@@ -21,7 +21,8 @@ from msgspec import UNSET
 
 from proto.api.answers import Appended
 from proto.api.requests import AppendRequest
-from proto.format.frame import Columns, Frame, encode_batch
+from proto.format.columns import Columns
+from proto.format.frame import Frame, encode_batch
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.durability import Durability

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from proto.api.requests import AppendOptions, AppendRequest, NewRecord
-from proto.format.frame import Column, Columns, Encoding, constant, optional
+from proto.format.columns import Column, Columns, Encoding, constant, optional
 from proto.ipc.message import Request
 from proto.ipc.operations import Append
 from proto.model import nesting

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +21,8 @@ from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 
 if TYPE_CHECKING:
-    from shardd.replication.holder import Holder
     from shardd.replication.role import Role
+    from shardd.replication.shipper import Holder
     from shardd.replication.store import Store
 
 
@@ -96,7 +95,6 @@ class Copy:
             partial(check_service, store, service, objects.names.prefix),
             leads=start.index == 0,
             replication=self._mode,
-            interval_s=0.0 if self._mode.awaited else limits.ship_interval_ms / 1000,
         )
 
     @property
@@ -139,15 +137,16 @@ class Copy:
         """Join the open shard to its copy. Raises `BucketError`, OSError."""
         if self.role is None:
             return
-        from shardd.replication.holder import Holder
         from shardd.replication.manifests import ManifestError
+        from shardd.replication.shipper import Holder
         from shardd.replication.store import StoreError
 
         role = self.role
-        holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits)
-        shard.checkpoints.keep_log_for(role.kept_no)
+        interval_s = 0.0 if self._mode.awaited else self._limits.ship_interval_ms / 1000
+        holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits, interval_s)
+        shard.checkpoints.inventory.shipped = role.kept_no
         if role.local.skips:
-            shard.give_seqs_up(role.local.skipped)
+            shard.restoring.give_seqs_up(role.local.skipped)
         if self._mode.awaited:
             try:
                 await holder.begin()
@@ -155,9 +154,7 @@ class Copy:
                 raise BucketError(str(error)) from None
             self.check()
             shard.await_bucket(holder.shipped_no)
-            holder.shipped = shard.commits.shipped
-        shard.synced = holder.synced
-        shard.checkpointed = holder.checkpoint_made
-        role.changed = lambda: setattr(shard, "bucket_damaged", len(role.objects.damage))
+            holder.shipper.shipped = shard.commits.shipped
+        role.changed = lambda: setattr(shard.follower, "damaged", len(role.objects.damage))
         role.changed()
-        shard.replica = lambda: asdict(holder.statistics())
+        shard.follower.copy = holder

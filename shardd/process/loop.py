@@ -95,7 +95,7 @@ class Server:
         shard.reads.full = self._replies.full
         self._earlier = trio.Event()
         self._enough = trio.Event()
-        shard.checkpoint_wanted = self._want_checkpoint
+        shard.control.wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
         shard.allowance.bind()
 
@@ -195,19 +195,19 @@ class Server:
             with trio.move_on_after(self._interval):
                 await self._enough.wait()
             self._enough = trio.Event()
-            if not shard.restored or not (shard.logged_bytes or shard.checkpoint_due or shard.checkpoints.garbage):
+            if not shard.control.worth:
                 continue
-            plan = await in_slices(shard.planning())
+            plan = await in_slices(shard.control.planning())
             start = time.monotonic()
             try:
-                await trio.to_thread.run_sync(shard.checkpoints.write, plan)
+                await trio.to_thread.run_sync(shard.checkpoints.writer.write, plan)
             except OSError as error:
                 log.error("checkpoint_failed", reason=str(error))
-                await _to_the_end(shard.ending(plan, error))
+                await _to_the_end(shard.control.ending(plan, error))
                 await trio.sleep(ROOM_RETRY if shard.space.low else CHECKPOINT_RETRY)
                 self._enough.set()
                 continue
-            await _to_the_end(shard.ending(plan))
+            await _to_the_end(shard.control.ending(plan))
             for path, problem in plan.not_moved:
                 log.error("segment_not_moved", path=str(path), reason=str(problem))
             search(len(shard.directory.visible))
@@ -218,7 +218,7 @@ class Server:
                 bytes=plan.written_bytes,
                 ms=round((time.monotonic() - start) * 1000),
             )
-            if shard.may_free_space:
+            if shard.control.may_free_space:
                 await trio.sleep(ROOM_RETRY)
                 self._enough.set()
 
@@ -398,7 +398,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
             peers = Peers(shard, start.index, others)
-            shard.hold_space()
+            shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             in_hand = InHand(start.in_hand_fd)
@@ -428,9 +428,9 @@ async def _close(shard: Shard, copy: bucket.Copy) -> None:
     """A term is ended before anything that takes long: another machine waits for it."""
     if copy.holder is not None:
         shard.commits.sync_now()
-        await copy.holder.drain()
+        await copy.holder.shipper.drain()
     shard.close(checkpoint=copy.holder is None)
-    shard.release_space()
+    shard.control.release_space()
 
 
 def run() -> None:

@@ -71,25 +71,25 @@ class Forward:
         that cannot start. Topics that wait are refused until all of them are restored, and no checkpoint is made. So
         the log keeps all frames, and a process that dies meanwhile begins again.
         """
-        restores = self._shard.restores()
+        restores = self._shard.restoring.restores()
         places = trio.CapacityLimiter(RESTORED_AT_A_TIME)
         async with trio.open_nursery() as nursery:
             for restore in restores:
                 nursery.start_soon(self._restore, restore, places)
             while left := {restore.name for restore in restores if not restore.done}:
-                if self._shard.waiting is None and self._peers.one_failed and left <= self._blocked:
+                if self._shard.restoring.waiting is None and self._peers.one_failed and left <= self._blocked:
                     log.error("sources_away", topics=len(left), action="the others are served")
-                    self._shard.waiting = frozenset(left)
+                    self._shard.restoring.waiting = frozenset(left)
                     task_status.started()
                 await trio.sleep(ASK_AGAIN_S)
         if any(restore.displaced for restore in restores):
             self._shard.checkpoint_now()
-        self._shard.restore_ended(restore.name for restore in restores)
-        if self._shard.waiting is None:
+        self._shard.restoring.ended(restore.name for restore in restores)
+        if self._shard.restoring.waiting is None:
             task_status.started()
             return
-        log.info("sources_back", topics=len(self._shard.waiting))
-        self._shard.waiting = None
+        log.info("sources_back", topics=len(self._shard.restoring.waiting))
+        self._shard.restoring.waiting = None
         self._shard.mover.recovered()
         for topic in self._shard.routing.destinations():
             self.changed(topic)

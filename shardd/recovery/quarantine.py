@@ -10,9 +10,10 @@
       │           │        the log is trimmed, so that no frame is lost
       └───────────┘        a new attempt, as above, or a start, read everything: the entry, the held frames, the log
 
-A quarantined topic serves only its state, and can be deleted. Requests that wait for it get `503 not_ready`, `reason:
-"damaged"`; paths are only in the log. Routers into it or out of it wait. An unloaded topic with routers into it comes
-back only by a start, because its copies may have to be made again. Running out of descriptors or memory is not damage.
+A quarantined topic serves only its state, and can be deleted; `records` of an operation's row says whether it is
+refused. Requests that wait for it get `503 not_ready`, `reason: "damaged"`; paths are only in the log. Routers into it
+or out of it wait. An unloaded topic with routers into it comes back only by a start, because its copies may have to be
+made again. Running out of descriptors or memory is not damage.
 
 If the process dies, the next read finds `damaged` again, and the next start finds `unloaded`. The file of held frames
 is written and synced before the catalog that names it, like segments. A file that no catalog names is removed.
@@ -27,8 +28,8 @@ from typing import Any
 import structlog
 import xxhash
 
-from proto.format.frame import Buffer, FrameError, Header, Kind, check
-from proto.ipc import operations
+from proto.format.buffer import Buffer
+from proto.format.frame import FrameError, Header, Kind, check
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import Found
@@ -40,35 +41,6 @@ from shardd.topic.topic import Topic
 
 LONGEST_LOOK_S = 60.0
 """Longest pause in seconds between attempts to read a damaged topic."""
-READING = frozenset[type](
-    (
-        operations.Append,
-        operations.Configure,
-        operations.DeleteRecords,
-        operations.Diff,
-        operations.Feed,
-        operations.Take,
-        operations.Peek,
-        operations.Step,
-        operations.CursorPut,
-        operations.CursorGet,
-        operations.CursorDelete,
-        operations.CursorList,
-        operations.Claim,
-        operations.Ack,
-        operations.Nack,
-        operations.Extend,
-        operations.WorkOpen,
-        operations.WorkTake,
-        operations.PeekJobs,
-        operations.Redrive,
-        operations.Pull,
-        operations.RouterSource,
-        operations.RouterPut,
-        operations.RouterDelete,
-    )
-)
-"""Operations that a quarantined topic refuses."""
 log: Any = structlog.get_logger()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from proto.format.frame import Buffer, Header, Kind, decode_batch
+from proto.format.buffer import Buffer
+from proto.format.frame import Header, Kind, decode_batch
 from shardd.frames import SHARD_FORMS, shard_frame, topic_frame
 from shardd.recovery.quarantine import defer
 from shardd.recovery.wal_scan import Found, RecoveryError

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec import Struct
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import xxhash
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication import manifests, parts
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.checkpoint_files import COLD

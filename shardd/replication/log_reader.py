@@ -1,7 +1,7 @@
 """The log reader: reads synced frames of a shard's log back from its files, to be shipped.
 
 The caller says up to which frame the log is synced. Synced frames never change, so they are read while the shard
-writes. Files that still have to be read must not be trimmed (`Checkpoints.shipped`).
+writes. Files that still have to be read must not be trimmed (`Inventory.shipped`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.parts import frame_length, places
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of

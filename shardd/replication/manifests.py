@@ -27,7 +27,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.store import Absent, Store, Unsealed
 

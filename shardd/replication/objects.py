@@ -17,7 +17,7 @@ from collections.abc import Callable, Container
 
 import msgspec
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication import parts
 from shardd.replication.attach import Mismatch, Settings, Term, TermError, read_service, read_term
 from shardd.replication.damage import Damage

@@ -36,7 +36,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from proto.format.frame import Buffer, FrameError, check
+from proto.format.buffer import Buffer
+from proto.format.frame import FrameError, check
 
 MAGIC = b"TPCP"
 VERSION = 1

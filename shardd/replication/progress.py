@@ -43,6 +43,8 @@ class Progress:
 
     def shipped(self, number: int, last_no: int, length: int, begun: float) -> None:
         """Part `number` is in the bucket, with so many bytes of frames, which were read at the time `begun`."""
+        assert number > self.part
+        assert last_no > self.shipped_no
         self.part, self.shipped_no = number, last_no
         self._ends.append(last_no)
         self._behind -= length

@@ -1,8 +1,9 @@
 """The role: runs the replication protocol of one shard in its process's event loop, from the first moment to the last.
 
-The protocol (`protocol.Replica`) decides. `Role` gives it the time and the answers, and has its requests carried out in
-worker threads: `objects` for the store, `local` for the files of a shard that is not open. When the shard is held and
-open, `ship` offers what is synced, a part at a time.
+The protocol (`protocol.Replica`) decides about the term. `Role` gives it the time and the answers, and has its requests
+carried out in worker threads: `objects` for the store, `local` for the files of a shard that is not open. `role_table`
+says who follows, who holds and who gives up. When the shard is held and open, the role is the sink of its log
+(`shipper.Sink`).
 
     shard        who holds it
     0            decided by terms
@@ -16,7 +17,7 @@ when the bucket is back. If another machine has a term then, the role is over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,8 +26,7 @@ import trio
 
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
-from shardd.replication.attach import Log
-from shardd.replication.log_reader import Frames, LogReader
+from shardd.replication.log_reader import Frames
 from shardd.replication.messages import (
     Answer,
     Apply,
@@ -46,16 +46,14 @@ from shardd.replication.messages import (
     Timing,
 )
 from shardd.replication.objects import Objects
-from shardd.replication.pace import PART_BYTES, Pace
 from shardd.replication.protocol import Replica
+from shardd.replication.role_table import Act, RoleEvent, RoleState, act_on
 from shardd.replication.states import HOLDERS, State
 from shardd.replication.store import StoreError
 
 TURN_S = 0.1
 """Seconds between two looks of the protocol at the time."""
 RETRY_S = 1.0
-READ_AT_ONCE = 256 << 10
-"""Bytes of a log that were synced last and are still in memory: reading them takes less time than a thread."""
 DRAIN_TIMEOUT = 5.0
 ALONE_AFTER_S = 5.0
 REPLACED = "another machine has taken the shard over"
@@ -120,24 +118,21 @@ class Role:
         *,
         leads: bool,
         replication: Replication = Replication.SYNC,
-        interval_s: float = 0.0,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0. `interval_s`: see
-        `Pace`."""
+        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0."""
         self.nonce = nonce
         self.objects = objects
         self.local = local
         self._timing = timing
         self._check = check
         self._leads = leads
-        self._waits = replication.awaited
-        self._waiting_bytes = READ_AT_ONCE + 1
-        self._pace = Pace(interval_s, replication.awaited)
+        self.waits = replication.awaited
+        """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
         self._by_hand = False
         self._alone = False
-        self._ending = False
+        """Whether the shard was opened without a term."""
         self._held_last = False
         self.replica: Replica | None = None
         self._fitting: str | None = None
@@ -156,11 +151,9 @@ class Role:
         """What is damaged in the bucket, as far as is known."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `holder` or `damage` has changed."""
-        self.shipped: Callable[[Part, Frames], None] = lambda part, frames: None
+        self.taken: Callable[[Part, Frames], None] = lambda part, frames: None
         """Called when the part with these frames is in the bucket."""
         self._wake = trio.Event()
-        self._news = trio.Event()
-        self._full = trio.Event()
         self._arrived = trio.Event()
         self._frames: Frames | None = None
         self._part: Part | None = None
@@ -185,24 +178,57 @@ class Role:
 
     def take_over(self) -> None:
         """Take the shard over, also from a machine that holds it."""
-        self._by_hand = True
-        if self.replica is not None and self.replica.state not in HOLDERS:
-            self.replica.take_over()
-        self._wake.set()
+        self._meet(RoleEvent.TAKE_OVER)
 
     def follow(self, states: Sequence[ShardState]) -> None:
         """Do as shard 0 of this machine does."""
         if self._leads or not states:
             return
-        claimed = states[0].term > 0 or self._waits
+        claimed = states[0].term > 0 or self.waits
         if states[0].phase in LED and claimed and not self.held.is_set():
-            self.take_over()
+            self._meet(RoleEvent.LED)
         elif states[0].holder:
-            self._by_hand = False
-            if self.replica is not None:
-                self.replica.stand_back()
-            if self.held.is_set():
-                self._leave(f"shard 0 is held by {states[0].holder}, which takes the other shards too")
+            reason = f"shard 0 is held by {states[0].holder}, which takes the other shards too"
+            self._meet(RoleEvent.LEFT, reason)
+
+    # What happens, and what is done then
+
+    @property
+    def state(self) -> RoleState:
+        if self.over.is_set():
+            return RoleState.OVER
+        if self.replica is None:
+            return RoleState.LOOKING
+        if self.replica.state in HOLDERS:
+            return RoleState.HOLDING if self.held.is_set() else RoleState.TAKING
+        if self.held.is_set():
+            return RoleState.ALONE
+        return RoleState.FOLLOWING if self.replica.state is State.STANDBY else RoleState.CLAIMING
+
+    def _meet(self, event: RoleEvent, reason: str = "") -> Act:
+        """Do what the table says; what takes long is left to the caller. `reason`: why the role is over, if it is."""
+        act = act_on(self.state, event)
+        if act is Act.LEAVE:
+            act = Act.END_TERM if self.waits else Act.END
+        if act is Act.END:
+            self._end(reason)
+        elif act is Act.REMEMBER or act is Act.FORGET:
+            self._by_hand = act is Act.REMEMBER
+        elif act is Act.CLAIM:
+            self._protocol.take_over()
+            self._wake.set()
+        elif act is Act.STAND_BACK:
+            self._protocol.stand_back()
+        elif act is Act.END_TERM:
+            self.reason = self.reason or reason
+            self._protocol.drain()
+            self._wake.set()
+        return act
+
+    @property
+    def _protocol(self) -> Replica:
+        assert self.replica is not None
+        return self.replica
 
     # The protocol
 
@@ -224,7 +250,7 @@ class Role:
 
     async def _open_local(self) -> None:
         """Look at the files. Those of a machine that may go on alone are looked at without the bucket."""
-        self._held_last = not self._waits and await in_thread(lambda: self.local.held)
+        self._held_last = not self.waits and await in_thread(lambda: self.local.held)
         if not self._held_last:
             await self._patiently(self._check)
         position = await self._patiently(self.local.open)
@@ -233,7 +259,7 @@ class Role:
             position,
             self._timing,
             previous=self.local.previous,
-            automatic=self._waits,
+            automatic=self.waits,
             follows=not self._leads,
         )
         if self._by_hand or (self._leads and self.local.from_backup):
@@ -252,10 +278,9 @@ class Role:
 
     async def _open_alone(self) -> None:
         """Let the shard be opened without a term, if the bucket does not answer for long."""
-        assert self.replica is not None
         with trio.move_on_after(ALONE_AFTER_S):
             await self.held.wait()
-        if not self.held.is_set() and self.replica.state is State.STANDBY and not self._replaced:
+        if not self._replaced and self._meet(RoleEvent.SILENT) is Act.OPEN_ALONE:
             self._alone = await in_thread(self.local.freeze)
         if self._alone:
             _log.warning("opened_alone", reason="the bucket does not answer; what is logged is shipped when it does")
@@ -270,19 +295,17 @@ class Role:
         return replica.seen is not None and replica.seen.nonce not in (self.nonce, *self.local.previous)
 
     async def _turns(self) -> None:
-        assert self.replica is not None
         if self._held_last:
             await self._patiently(self._check)
         while True:
-            self._do(self.replica.tick(self._now()))
+            self._do(self._protocol.tick(self._now()))
             self._look_for_holder()
             with trio.move_on_after(TURN_S):
                 await self._wake.wait()
             self._wake = trio.Event()
 
     def _look_for_holder(self) -> None:
-        assert self.replica is not None
-        waits = self.replica.state is State.STANDBY and self.replica.waits_for_another
+        waits = self._protocol.state is State.STANDBY and self._protocol.waits_for_another
         holder = self.objects.holder if waits else ""
         damage = str(self.objects.damage)
         if (holder, damage) != (self.holder, self.damage):
@@ -295,20 +318,12 @@ class Role:
             if isinstance(each, Request):
                 self._nursery.start_soon(self._carry, each)
             elif isinstance(each, Hold):
-                self._nursery.start_soon(self._hold)
+                if self._meet(RoleEvent.HELD) is Act.HOLD:
+                    self._nursery.start_soon(self._hold)
             elif isinstance(each, Shipped):
                 self._ship_ended(each.upto_no)
             elif isinstance(each, Ended):
-                self._end(REPLACED if each.deposed else "")
-
-    def _leave(self, reason: str) -> None:
-        """End the role. With `sync`, end the term first if there is one, so that its next owner need not wait."""
-        if self.replica is None or self.replica.state not in HOLDERS or not self._waits:
-            self._end(reason)
-            return
-        self.reason = self.reason or reason
-        self.replica.drain()
-        self._wake.set()
+                self._meet(RoleEvent.ENDED, REPLACED if each.deposed else "")
 
     def _end(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -316,18 +331,17 @@ class Role:
         self._arrived.set()
 
     async def _carry(self, request: Request) -> None:
-        assert self.replica is not None
+        protocol = self._protocol
         answer: Answer = Result.UNKNOWN
         if isinstance(request, Apply | Restore):
-            if self._alone and isinstance(request, Restore):
-                self._end(REPLACED)
+            if isinstance(request, Restore) and self._meet(RoleEvent.DIFFERS, REPLACED) is not Act.MAKE_AGAIN:
                 return
             answer = await trio.to_thread.run_sync(self.local.carry, request)
-            if self.replica.state is State.STANDBY and not self._alone:
+            if self._meet(RoleEvent.APPLIED) is Act.FOLD:
                 await trio.to_thread.run_sync(self.local.fold)
         else:
             patience = self._timing.time_to_live  # as long as a part may take on a slow line
-            if isinstance(request, Renew) or (isinstance(request, Look) and self.replica.state in HOLDERS):
+            if isinstance(request, Renew) or (isinstance(request, Look) and protocol.state in HOLDERS):
                 patience = self._timing.renewal  # what a holder asks later says as much
             if isinstance(request, CreateTerm):
                 await trio.to_thread.run_sync(self._note_claim, request)
@@ -335,12 +349,12 @@ class Role:
                 answer = await in_thread(partial(self.objects.carry, request))
                 if isinstance(answer, Seen) and not await self._fits(answer):
                     answer = Result.UNKNOWN
-        self._do(self.replica.answered(request, answer, self._now()))
+        self._do(protocol.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:
             await trio.to_thread.run_sync(self.local.follow)
             if self._alone:
-                self._end(REPLACED)
+                self._meet(RoleEvent.REPLACED, REPLACED)
 
     async def _fits(self, seen: Seen) -> bool:
         """Compare the settings of a term that was not seen before, while this machine does not hold the shard. Returns
@@ -364,7 +378,7 @@ class Role:
 
     def _note_claim(self, request: CreateTerm) -> None:
         # A holder that waits for the bucket has acknowledged and shown nothing that the bucket lacks.
-        self.local.claim("" if request.living else self.nonce, skips=request.abrupt and not self._waits)
+        self.local.claim("" if request.living else self.nonce, skips=request.abrupt and not self.waits)
 
     async def _hold(self) -> None:
         """Make the directory this process's before the shard is opened."""
@@ -377,54 +391,25 @@ class Role:
         self.held.set()
         self.claimed.set()
 
-    # Shipping
+    # The sink of the log, see `shipper.Sink`
 
-    def synced(self, waiting_bytes: int) -> None:
-        """Called after each sync of the log, with the bytes that are not in the bucket."""
-        self._news.set()
-        self._waiting_bytes = waiting_bytes
-        if self._pace.enough(waiting_bytes):
-            self._full.set()
-
-    def ship(self, log: Log, reader: LogReader) -> None:
-        """Ship what is synced from now on. `reader` is where the bucket's log ends, or behind a hole in it."""
-        assert self.replica is not None
+    def begin(self, upto_no: int, ship: Callable[[], Awaitable[None]]) -> None:
+        """Frames up to `upto_no` are in the bucket, or in no part. `ship` runs until the role is over."""
         if self._nursery is not None and not self.over.is_set():
-            self.replica.pass_hole(reader.next_no - 1)
-            self._news.set()
-            self._nursery.start_soon(self._ship, log, reader)
+            self._protocol.pass_hole(upto_no)
+            self._nursery.start_soon(ship)
 
-    async def _ship(self, log: Log, reader: LogReader) -> None:
-        assert self.replica is not None
-        while not self.over.is_set():
-            await self._news.wait()
-            with trio.move_on_at(self._pace.due):
-                await self._full.wait()
-            self._news = trio.Event()
-            if not self._ending:
-                self._full = trio.Event()
-            self._pace.turn(trio.current_time())
-            upto_no = log.synced_no
-            while reader.next_no <= upto_no and (frames := await self._read(reader, upto_no)):
-                self._frames = frames
-                self._pace.begun(trio.current_time(), len(frames.data))
-                self.replica.offer(frames.last_no)
-                self._do(self.replica.tick(self._now()))
-                while self.position.frame_no < frames.last_no and not self.over.is_set():
-                    await self._arrived.wait()
-                self._pace.ended(trio.current_time())
+    async def put(self, frames: Frames) -> None:
+        """Create the part with these frames. Returns when it is in the bucket, or the role is over."""
+        self._frames = frames
+        self._protocol.offer(frames.last_no)
+        self._do(self._protocol.tick(self._now()))
+        while self.position.frame_no < frames.last_no and not self.over.is_set():
+            await self.arrived()
 
-    async def _read(self, reader: LogReader, upto_no: int) -> Frames | None:
-        """The frames of the next part, if there are any up to `upto_no`."""
-        while True:
-            try:
-                if self._waiting_bytes <= READ_AT_ONCE:
-                    return reader.take(upto_no, PART_BYTES)
-                frames: Frames | None = await in_thread(partial(reader.take, upto_no, PART_BYTES))
-                return frames
-            except OSError as error:
-                _log.error("log_not_read", reason=str(error))
-                await trio.sleep(RETRY_S)
+    async def arrived(self) -> None:
+        """Returns when the next part is in the bucket, or the role is over."""
+        await self._arrived.wait()
 
     def _frames_of(self, part: Part) -> Frames:
         frames = self._frames
@@ -437,26 +422,17 @@ class Role:
         assert self._frames is not None
         assert self._part is not None
         assert self._frames.last_no == upto_no
-        self.shipped(self._part, self._frames)
+        self.taken(self._part, self._frames)
         self._arrived.set()
         self._arrived = trio.Event()
 
-    async def caught_up(self, log: Log) -> None:
-        """Return when everything synced is in the bucket, or the role is over."""
-        while self.position.frame_no < log.synced_no and not self.over.is_set():
-            await self._arrived.wait()
-
-    async def drain(self, log: Log) -> None:
-        """Ship what is synced, and end the term. Gives up after `DRAIN_TIMEOUT`."""
-        self._ending = True
-        self._news.set()
-        self._full.set()
+    async def finish(self, caught_up: Callable[[], Awaitable[None]]) -> None:
+        """End the term when `caught_up` returns. Gives up after `DRAIN_TIMEOUT`."""
         if self.claimed.is_set():
             with trio.move_on_after(DRAIN_TIMEOUT):
-                await self.caught_up(log)
-                if self.replica is not None and not self.over.is_set():
-                    self.replica.drain()
-                    self._do(self.replica.tick(self._now()))
+                await caught_up()
+                if self._meet(RoleEvent.DRAIN) is Act.END_TERM:
+                    self._do(self._protocol.tick(self._now()))
                     await self.over.wait()
                 if self.replica is not None and self.replica.state is State.DRAINED:
                     return

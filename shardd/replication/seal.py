@@ -36,7 +36,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.names import number_of
 from shardd.replication.store import Absent, Entry, Store, Unsealed, Unsuitable, open_store
 from shardd.storage.disk import RealDisk

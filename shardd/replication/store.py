@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.names import SERVICE
 from shardd.storage.disk import RealDisk, identity
 

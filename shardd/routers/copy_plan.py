@@ -26,7 +26,8 @@ from itertools import compress, repeat
 import msgspec
 from msgspec import Raw
 
-from proto.format.frame import DELETED, Column, Columns, Encoding, merge, part, plain, reordered, select
+from proto.format.columns import Column, Columns, Encoding, merge, part, plain, reordered, select
+from proto.format.frame import DELETED
 from proto.model.limits import RECORD_OVERHEAD
 from proto.model.router import MAX_HOPS
 from proto.model.surrogates import edit

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from proto.format.frame import Header, decode_batch, encode_batch, merge
+from proto.format.columns import merge
+from proto.format.frame import Header, decode_batch, encode_batch
 from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
@@ -43,14 +44,14 @@ class _Parked:
 
 
 class Pulls:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, urge: Callable[[], None]) -> None:
+        """`urge` is called when a pull waits for the sync of records that are visible."""
         self._clock = clock
+        self._urge = urge
         self._parked: dict[int, dict[Hashable, _Parked]] = {}
         self._unsynced: dict[int, Topic] = {}
         self._syncing: list[tuple[Topic, int]] = []
         self._ready: dict[int, Topic] = {}
-        self.urge: Callable[[], None] = lambda: None
-        """Called when a pull waits for the sync of records that are visible."""
 
     # What is on the device
 
@@ -73,7 +74,7 @@ class Pulls:
     def _note_unsynced(self, topic: Topic) -> None:
         self._unsynced[topic.id] = topic
         if topic.id in self._parked:
-            self.urge()
+            self._urge()
 
     def ready(self, topic: Topic) -> None:
         """Lets the next `wake` answer the topic's parked pulls."""
@@ -107,7 +108,7 @@ class Pulls:
             self._parked.setdefault(topic.id, {})[key] = _Parked(topic, request, key, respond, self._clock.monotonic())
             respond(Parked(request.id))
             if options.after < topic.head_seq:
-                self.urge()
+                self._urge()
             return
         respond(_answer(topic, request))
 

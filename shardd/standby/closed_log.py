@@ -28,7 +28,7 @@ from typing import Any
 
 import structlog
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock
@@ -303,10 +303,10 @@ class ClosedLog:
         before, self._since_fold = self.last_no, 0
         opening = open_shard(self._disk, SystemClock(), self._path, self._limits, restarted=False)
         shard = exhaust(opening)
-        shard.checkpoints.keep_log_for(lambda: before)
+        shard.checkpoints.inventory.shipped = lambda: before
         shard.close()
         assert shard.log.next_no == before + 1
-        _log.info("standby_checkpoint", frame=before, made=shard.restored)
+        _log.info("standby_checkpoint", frame=before, made=shard.restoring.restored)
 
     # Set aside, and made again
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from typing import Any, Protocol
 
-from proto.format.frame import DELETED, Buffer, Columns, decode_batch, encode_batch, merge
+from proto.format.buffer import Buffer
+from proto.format.columns import Columns, merge
+from proto.format.frame import DELETED, decode_batch, encode_batch
 from proto.model.limits import RECORD_OVERHEAD
 from shardd.storage.errors import SegmentError
 
@@ -313,6 +315,7 @@ def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
     """Merge neighbouring batches into one. Records that are gone or deleted stay so. Raises `SegmentError`."""
     columns = merge([batch.decoded or batch.columns() for batch in batches])
     first_seq = batches[0].first_seq
+    assert columns.count == batches[-1].last_seq - first_seq + 1, "only neighbouring batches may be merged"
     whole = Batch(encode_batch(columns, topic_id, first_seq).head, first_seq, columns, level)
     if any(batch.flags is not None or batch.start for batch in batches):
         whole.start = batches[0].start

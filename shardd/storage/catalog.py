@@ -37,7 +37,8 @@ from typing import Any
 import cbor2
 import xxhash
 
-from proto.format.frame import FORMAT_VERSION, Buffer
+from proto.format.buffer import Buffer
+from proto.format.frame import FORMAT_VERSION
 from shardd.storage.disk import Disk
 from shardd.storage.lost import set_apart
 from shardd.storage.owner import Owner

@@ -22,7 +22,7 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 
 IOV_MAX = 1024
 

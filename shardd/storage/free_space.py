@@ -36,8 +36,8 @@ bytes that are held.
 deletions and the like is written again after the ballast has been given up. Any other group is answered `429`. The
 shard counts as low until the next checkpoint holds the ballast again.
 
-While the disk is low, checkpoints follow each other (`shardd.shard`): only the second checkpoint after a deletion can
-remove the files that the catalog before the last one refers to.
+While the disk is low, checkpoints follow each other (`shardd.checkpoint_control`): only the second checkpoint after a
+deletion can remove the files that the catalog before the last one refers to.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Filled(Protocol):
 
 
 class Space:
-    def __init__(self, disk: Disk, path: Path, clock: Clock, limits: Limits) -> None:
+    def __init__(self, disk: Disk, path: Path, clock: Clock, limits: Limits, wanted: Callable[[], None]) -> None:
+        """`wanted` is called when a checkpoint may free space."""
         self._disk = disk
         self._path = path
         self._clock = clock
@@ -111,8 +112,7 @@ class Space:
         self._round = 0
         self._refused = False
         self.refused_total = 0
-        self.wanted: Callable[[], None] = lambda: None
-        """Called when a checkpoint may free space."""
+        self._wanted = wanted
 
     # Free space
 
@@ -186,7 +186,7 @@ class Space:
             self._look()
         self._refused = self._below(self._min) or not self._hold(self.needed + needs)
         if self._refused:
-            self.wanted()
+            self._wanted()
             return False
         self._since += needs
         self._taken += needs
@@ -279,7 +279,7 @@ class Space:
         """Called when the disk has no space for these frames. Returns True if the ballast was given up for them, so
         that the log should try again."""
         self._looked_at = float("-inf")
-        self.wanted()
+        self._wanted()
         if self._ballast is None or any(frame.head[KIND_AT] in FILLING for frame in frames):
             return False
         return self._ballast.give_up()

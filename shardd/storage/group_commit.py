@@ -19,16 +19,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 
 import trio
 
-from proto.format.frame import KIND_AT, Frame, Kind
+from proto.format.frame import KIND_AT, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
 from shardd.storage.change import Change, Timing
 from shardd.storage.disk import is_full
 from shardd.storage.indivisible import Undone, indivisible
+from shardd.storage.log_events import LogEvents
 from shardd.storage.sync_thread import SyncThread
 from shardd.storage.wal import SyncJob, Wal, WalError
 
@@ -38,8 +38,10 @@ SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 1
 
 
 class Commits:
-    def __init__(self, wal: Wal, clock: Clock, *, window_ms: float) -> None:
+    def __init__(self, wal: Wal, clock: Clock, events: LogEvents, *, window_ms: float) -> None:
         self._wal = wal
+        self.events = events
+        self._logged = events.logged
         self._clock = clock
         self._window = window_ms / 1000
         self._widening = 0.0
@@ -57,18 +59,8 @@ class Commits:
         self._rescue = (0, 0)
         """The last frame before those that a rescue wrote to a new file, and the last one of them."""
         self._round: int | None = None
-        """The last frame that was visible when `sync_begins` was called, until that one is safe."""
+        """The last frame that was visible when a round of syncs began, until that one is safe."""
         self.depth_peak = 0
-        self.after_sync: Callable[[], None] = _nothing
-        """Called after a sync, when its changes are committed or undone."""
-        self.sync_begins: Callable[[], None] = _nothing
-        self.sync_ended: Callable[[bool], None] = lambda good: None
-        """Called around each sync, or around several ones until the bucket has what they cover. After a good one,
-        everything that was visible when it began is safe."""
-        self.logged: Callable[[Frame], None] = lambda frame: None
-        """Called with each staged frame that is not a batch."""
-        self.out_of_room: Callable[[], TopicsError] | None = None
-        """Makes the error for changes that failed because the disk is full."""
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
 
@@ -104,7 +96,7 @@ class Commits:
         self._shipped_no = max(self._shipped_no, upto_no)
         self._commit_safe(self._clock.monotonic())
         self._end_round()
-        self.after_sync()
+        self.events.synced()
 
     @property
     def dirty(self) -> bool:
@@ -145,7 +137,7 @@ class Commits:
         except Exception as error:
             raise Undone(f"{type(change).__name__} has no frame") from error
         if frame.head[KIND_AT] != Kind.BATCH:
-            self.logged(frame)
+            self._logged(frame)
 
     def take_back(self, mark: int, error: TopicsError) -> None:
         """Undo the changes staged since `staged_total` was `mark`, as if they had not been staged. Those among them
@@ -188,8 +180,8 @@ class Commits:
             self._urgent.set()
 
     def _failure(self, error: WalError) -> TopicsError:
-        if self._wal.read_only is None and self.out_of_room and error.cause is not None and is_full(error.cause):
-            return self.out_of_room()
+        if self._wal.read_only is None and error.cause is not None and is_full(error.cause):
+            return self.events.out_of_room()
         if self._wal.read_only is None:
             message, reason = "nothing was written. Free space or mend the disk, then try again", "write_failed"
         else:
@@ -281,25 +273,25 @@ class Commits:
             # All visible changes are synced now, if need be after they were written to a new file.
             self._begin_round()
             self._end_round()
-        self.after_sync()
+        self.events.synced()
 
     def _begin_round(self) -> None:
         """Note what is visible, unless an earlier round is not over."""
         if self._round is None:
             self._round = self._wal.written_no
-            self.sync_begins()
+            self.events.sync_begins()
 
     def _end_round(self) -> None:
         if self._round is not None and self.safe_no >= self._round:
             self._round = None
-            self.sync_ended(True)
+            self.events.sync_ended(True)
             if self._shipped_no is not None and not self.everything_safe:
                 self._begin_round()
 
     def _drop_round(self) -> None:
         if self._round is not None:
             self._round = None
-            self.sync_ended(False)
+            self.events.sync_ended(False)
 
     def _commit_safe(self, now: float) -> None:
         safe_no = self.safe_no
@@ -318,10 +310,6 @@ class Commits:
         except WalError:
             pass  # the log is read-only now: every later write raises the reason
         _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))
-
-
-def _nothing() -> None:
-    pass
 
 
 def _undo_all(changes: list[Change], error: TopicsError) -> None:

@@ -231,6 +231,7 @@ class Segment:
     def grown(self, entries: list[Entry]) -> None:
         """Count entries whose frames have been written and synced."""
         for entry in entries:
+            assert entry.offset == self.size, "frames are back to back"
             self.size = entry.offset + entry.length
             self.records += entry.count
             self.frames += 1

@@ -42,6 +42,7 @@ from typing import ClassVar
 from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
 from shardd.storage.disk import Disk, File, is_full
+from shardd.storage.log_events import LogEvents
 
 
 def file_name(first_no: int) -> str:
@@ -99,6 +100,7 @@ class Wal:
         self,
         disk: Disk,
         directory: Path,
+        events: LogEvents,
         *,
         next_no: int,
         max_bytes: int,
@@ -111,6 +113,7 @@ class Wal:
         (None: there are none), `tail` the checksum of that last frame (0: there is none, None: not known). Blocks.
         Raises OSError."""
         self._disk = disk
+        self._events = events
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
         """Checksums of the last frame that was staged, written, synced."""
@@ -119,9 +122,6 @@ class Wal:
         self.next_no = next_no
         self.synced_no = next_no - 1
         self.read_only: str | None = None
-        self.full: Callable[[list[Frame]], bool] = lambda frames: False
-        """Called when the disk has no space for these frames; the list is empty for writes that must not fail. Returns
-        True if it freed space."""
         self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
@@ -172,6 +172,7 @@ class Wal:
     def unstage(self, count: int) -> None:
         """Forget the last `count` staged frames. Their numbers are given again."""
         if count:
+            assert count <= len(self._staged), "a frame that was written keeps its number"
             kept = self._staged[:-count]
             tail = kept[-1].checksum if kept else self._written_tail
             self._staged, self._staged_tail = kept, tail
@@ -198,7 +199,7 @@ class Wal:
             try:
                 self._write(buffers, size)
             except OSError as error:
-                if self.read_only is not None or not is_full(error) or not self.full(staged):
+                if self.read_only is not None or not is_full(error) or not self._events.full(staged):
                     raise
                 self._write(buffers, size)
         except OSError as error:
@@ -229,7 +230,7 @@ class Wal:
             self._file.truncate(self._size)
         except OSError as error:
             # A copy-on-write file system needs free space even to truncate.
-            if not is_full(error) or not self.full([]):
+            if not is_full(error) or not self._events.full([]):
                 raise
             self._file.truncate(self._size)
 
@@ -302,7 +303,7 @@ class Wal:
             try:
                 file = self._write_new(temporary, buffers, size)
             except OSError as error:
-                if not is_full(error) or not self.full([]):
+                if not is_full(error) or not self._events.full([]):
                     raise
                 file = self._write_new(temporary, buffers, size)
             self._disk.replace(temporary, path)

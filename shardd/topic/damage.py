@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proto.format.frame import Buffer, Header
+from proto.format.buffer import Buffer
+from proto.format.frame import Header
 
 FIRST_LOOK_S = 5.0
 """First pause in seconds between attempts to read a damaged topic."""

@@ -97,7 +97,9 @@ class Directory:
     def hide(self, topic: Topic) -> None:
         del self.visible[topic.name]
         del self.by_id[topic.id]
-        del self._names[bisect_left(self._names, topic.name)]
+        at = bisect_left(self._names, topic.name)
+        assert self._names[at] == topic.name
+        del self._names[at]
         self.renamed(topic.name)
         self.totals.records -= topic.records
         self.totals.bytes -= topic.bytes

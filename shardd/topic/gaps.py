@@ -20,6 +20,7 @@ class Gaps:
 
     def add(self, first: int, last: int, reason: str) -> None:
         """Add the gap of seqs `first` to `last`. They must follow all other gaps."""
+        assert not self._lasts or self._lasts[-1] < first
         if self.ranges and self.ranges[-1][1] == first - 1 and self.ranges[-1][2] == reason:
             first = self.ranges.pop()[0]
             self._lasts.pop()

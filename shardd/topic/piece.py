@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proto.format.frame import Columns
+from proto.format.columns import Columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Set
 from itertools import compress
 from typing import Any
 
-from proto.format.frame import Column, Columns, Encoding
+from proto.format.columns import Column, Columns, Encoding
 
 RUN = 32_768
 """Number of tags that are sorted at a time, which takes some milliseconds."""

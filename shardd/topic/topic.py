@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proto.format.frame import Buffer, Columns, Header
+from proto.format.buffer import Buffer
+from proto.format.columns import Columns
+from proto.format.frame import Header
 from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import Batch
 from shardd.storage.indivisible import indivisible

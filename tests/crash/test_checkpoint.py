@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shardd.checkpoint.slices import exhaust
 from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
@@ -191,7 +192,7 @@ def test_a_checkpoint_that_fails_changes_nothing_and_the_next_one_works(what: st
         shard.call("delete_records", "a", {"match": "t"})
         shard.append("a", "new")
         before = state(shard)
-        plan = shard.shard.begin_checkpoint()
+        plan = shard.shard.control.begin()
         seen = 0
         real = disk.call
 
@@ -205,12 +206,12 @@ def test_a_checkpoint_that_fails_changes_nothing_and_the_next_one_works(what: st
 
         disk.call = call  # type: ignore[method-assign]
         try:
-            shard.shard.checkpoints.write(plan)
+            shard.shard.checkpoints.writer.write(plan)
         except OSError:
             disk.call = real  # type: ignore[method-assign]
         else:
             disk.call = real  # type: ignore[method-assign]
-            shard.shard.checkpoints.adopt(plan)
+            exhaust(shard.shard.checkpoints.adopter.adopting(plan))
         assert state(shard) == before
         for survival in ("process", "drop"):
             assert state(shard.restarted(disk.after_crash(survival))) == before  # type: ignore[arg-type]

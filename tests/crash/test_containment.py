@@ -231,7 +231,7 @@ def ask(h: Harness, case: Case) -> int:
     h.shard.flush()
     if not isinstance(h.replies.get(ident), Reply):
         h.shard.commits.sync_now()
-    if h.shard.checkpoint_due:
+    if h.shard.control.due:
         h.shard.checkpoint_now()
     return ident
 
@@ -259,7 +259,7 @@ def contents(h: Harness) -> dict[str, Any]:
     """What a new process on the same files would say."""
     indivisible.broken = False
     h = h.restarted()
-    if not h.shard.restored:
+    if not h.shard.restoring.restored:
         return {"routers": {name: (each.config, each.since) for name, each in h.shard.routing.routers().items()}}
     names = sorted(h.shard.directory.visible)
     said = {name: h.everything(name) for name in names}

@@ -43,7 +43,7 @@ def two(disk: FaultDisk, clock: FakeClock, **limits: Any) -> list[Harness]:
     """Two shards on one disk, which hold space as their processes do."""
     shards = [Harness(disk, clock, path, **{**LIMITS, **limits}) for path in SHARDS]
     for shard in shards:
-        shard.shard.hold_space()
+        shard.shard.control.hold_space(shard.shard.outcome)
     return shards
 
 
@@ -78,7 +78,7 @@ def settle(shards: list[Harness], clock: FakeClock) -> None:
         for shard in shards:
             later(clock)
             shard.shard.commits.sync_now()
-            if shard.shard.checkpoint_due:
+            if shard.shard.control.due:
                 shard.shard.checkpoint_now()
 
 
@@ -89,14 +89,14 @@ def test_checkpoints_of_all_shards_find_room_however_full_the_disk_is(seed: int)
     assert fill(shards, rng, clock, small=seed % 2 == 1) > 20
     for shard in shards:
         shard.shard.commits.sync_now()
-    plans = [(shard, shard.shard.begin_checkpoint()) for shard in shards]
+    plans = [(shard, shard.shard.control.begin()) for shard in shards]
     for shard, _ in plans:
         while not refused(shard, "t0", LONG):  # promised bytes are for the checkpoints only
             pass
     for shard, plan in plans:
-        shard.shard.checkpoints.write(plan)
-        shard.shard.end_checkpoint(plan)
-    assert all(shard.shard.checkpoints.completed == 1 for shard in shards)
+        shard.shard.checkpoints.writer.write(plan)
+        shard.shard.control.end(plan)
+    assert all(shard.shard.checkpoints.adopter.completed == 1 for shard in shards)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
@@ -198,11 +198,11 @@ def test_an_aborted_checkpoint_leaves_nothing(number: int) -> None:
         shard.append("b", *range(3, 50))
         shard.shard.commits.sync_now()
         before = {path: bytes(node.data) for path, node in disk.names.items()}
-        plan = shard.shard.begin_checkpoint()
+        plan = shard.shard.control.begin()
         disk.faults[len(disk.calls) + at] = OSError(number, "injected")
         done = len(disk.calls) + at
         try:
-            shard.shard.checkpoints.write(plan)
+            shard.shard.checkpoints.writer.write(plan)
             error = None
         except OSError as caught:
             error, failed = caught, failed + 1
@@ -210,7 +210,7 @@ def test_an_aborted_checkpoint_leaves_nothing(number: int) -> None:
             break
         if error is not None and not plan.committed:
             assert {path: bytes(node.data) for path, node in disk.names.items()} == before, disk.calls[done]
-        shard.shard.end_checkpoint(plan, error)
+        shard.shard.control.end(plan, error)
         for harness in (shard, shard.restarted(disk.after_crash("process")), shard.restarted(disk.after_crash("drop"))):
             assert [r["data"] for r in harness.everything("a")] == list(range(120))
             assert [r["data"] for r in harness.everything("b")] == list(range(50))
@@ -229,7 +229,7 @@ def test_a_stopped_shard_holds_nothing_and_a_killed_one_finds_what_it_held() -> 
     assert not again[0].shard.space.low
     for shard in shards:
         shard.shard.close()
-        shard.shard.release_space()
+        shard.shard.control.release_space()
     assert not disk.allotments
 
 
@@ -266,7 +266,7 @@ def create(shards: list[Harness], clock: FakeClock, most: int, *, checkpoints: b
         shard = shards[n % len(shards)]
         if refused(shard, f"new:{n}", 1):
             return n
-        if checkpoints and shard.shard.checkpoint_due:
+        if checkpoints and shard.shard.control.due:
             shard.shard.commits.sync_now()
             shard.shard.checkpoint_now()
     return most
@@ -285,7 +285,7 @@ def test_many_small_topics_hold_no_more_than_a_checkpoint_of_the_usual_size_writ
     assert shard.shard.log.bytes_written < usual // 4
     assert topics * PER_TOPIC > 7 * usual
     others = free_space.FIXED + usual  # the other shard, which nothing is written to
-    catalog = shard.shard.checkpoints.catalog_may_have
+    catalog = shard.shard.checkpoints.inventory.catalog_may_have
     assert disk.most_held <= 2 * usual + free_space.FIXED + catalog + others
 
 
@@ -302,9 +302,9 @@ def test_a_disk_that_is_full_of_small_topics_has_room_for_their_checkpoints(
     for shard in shards:
         shard.shard.commits.sync_now()
     disk.names[Path("/data/elsewhere")] = Node(bytearray(disk.room()))
-    before = [shard.shard.checkpoints.completed for shard in shards]
+    before = [shard.shard.checkpoints.adopter.completed for shard in shards]
     settle(shards, clock)
-    assert all(shard.shard.checkpoints.completed > each for shard, each in zip(shards, before, strict=True))
+    assert all(shard.shard.checkpoints.adopter.completed > each for shard, each in zip(shards, before, strict=True))
     for shard in shards:
         shard.shard.checkpoint_now()  # only the second one after a log file ended may remove it
         assert not sum(len(node.data) for path, node in disk.names.items() if path.parent == shard.path / "wal")
@@ -327,7 +327,7 @@ limits = dict(min_free_bytes=2 << 20, cache_bytes=0)
 def start():
     shards = [Harness(RealDisk(), clock, data / f"shard-0{n}", **limits) for n in range(2)]
     for shard in shards:
-        shard.shard.hold_space()
+        shard.shard.control.hold_space(shard.shard.outcome)
     return shards
 
 def fill(shard, topics):
@@ -346,7 +346,7 @@ def settle(shards):
         for shard in shards:
             clock.advance(150)
             shard.shard.commits.sync_now()
-            if shard.shard.checkpoint_due:
+            if shard.shard.control.due:
                 shard.shard.checkpoint_now()
 
 shards = start()

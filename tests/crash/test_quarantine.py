@@ -145,7 +145,7 @@ def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> Non
         disk.names[path].data[80] ^= 1
     else:
         disk.unreadable[path] = OSError(5, "Input/output error")
-    shard.shard.checkpoints.parts.drop(path)
+    shard.shard.checkpoints.inventory.parts.drop(path)
     refusal(shard, body={"from_seq": 30})
     check_refused(shard)
     checkpoint(shard)
@@ -277,7 +277,7 @@ def test_a_real_file_cut_short_while_it_is_in_use_ends_no_process(tmp_path: Path
     path = min((tmp_path / "shard-00" / "topics").glob("*/*.data"))
     with open(path, "r+b") as file:
         file.truncate(5000)
-    shard.shard.checkpoints.parts.drop(path)
+    shard.shard.checkpoints.inventory.parts.drop(path)
     refusal(shard, body={"from_seq": 2})
     check_refused(shard)
     check_refused(shard.restarted())

@@ -73,7 +73,7 @@ def test_copies_are_made_again_with_the_same_seqs(net: Net) -> None:
 def test_a_copy_is_no_frame_and_a_write_after_copies_costs_one(net: Net) -> None:
     a, b = ends(net)
     net.router("r", a, b)
-    frames = lambda: sum(h.shard._wal.statistics().frames_total for h in net.shards)  # noqa: E731
+    frames = lambda: sum(h.shard.log.statistics().frames_total for h in net.shards)  # noqa: E731
     before = frames()
     for n in range(10):
         write(net, a, n)
@@ -138,7 +138,7 @@ def test_another_source_keeps_what_the_first_one_brought(net: Net) -> None:
     write(net, a, "too late")
     assert not net.step(b)  # on hold until the copies are saved
     net.of(b).shard.flush()
-    if net.of(b).shard.checkpoint_due:
+    if net.of(b).shard.control.due:
         net.of(b).shard.checkpoint_now()
     net.sync()
     answer = net.of(b).replies[ident]

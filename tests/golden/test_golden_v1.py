@@ -9,19 +9,8 @@ from typing import Any
 
 import pytest
 
-from proto.format.frame import (
-    Columns,
-    Frame,
-    Kind,
-    check,
-    constant,
-    decode_batch,
-    decode_map,
-    encode_batch,
-    encode_map,
-    optional,
-    plain,
-)
+from proto.format.columns import Columns, constant, optional, plain
+from proto.format.frame import Frame, Kind, check, decode_batch, decode_map, encode_batch, encode_map
 from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
 

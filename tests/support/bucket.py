@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from types import TracebackType
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication.store import Absent, Entry, Exists, StoreError, UnknownOutcome
 from tests.support.service import until
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 
 Survival = Literal["process", "drop", "tear"]
 """What survives a crash: all writes (only the process died), only synced ones, or also a random part of the rest."""

@@ -15,8 +15,8 @@ from shardd.replication.attach import FORMAT, Service, Settings, check_service
 from shardd.replication.log_reader import LogReader
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.objects import Objects
-from shardd.replication.pace import PART_BYTES
 from shardd.replication.role import Role
+from shardd.replication.shipper import Pace, Shipper
 from shardd.replication.states import State
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import RealDisk
@@ -111,10 +111,12 @@ class Machine:
         self.harness = Harness(RealDisk(), FakeClock(), self.path, **SMALL)
         log = self.harness.shard.log
         reader = LogReader(RealDisk(), self.path / "wal")
-        reader.seek(self.role.position.frame_no + 1, log.synced_no)
-        self.role.ship(log, reader)
+        pace = Pace(0.0, self.replication.awaited)
+        self.shipper = Shipper(self.role, reader, log, self.harness.clock, pace)
+        self.shipper.attach()
+        self.shipper.begin()
         with trio.fail_after(60):
-            await self.role.caught_up(log)
+            await self.shipper.caught_up()
         return self.harness
 
     async def take_over(self) -> Harness:
@@ -131,9 +133,9 @@ class Machine:
         assert self.harness is not None
         self.harness.append(topic, *data)
         self.harness.shard.commits.sync_now()
-        self.role.synced(PART_BYTES)
+        self.shipper.synced()
         with trio.fail_after(60):
-            await self.role.caught_up(self.harness.shard.log)
+            await self.shipper.caught_up()
 
     def contents(self) -> dict[str, Any]:
         assert self.harness is not None

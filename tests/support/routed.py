@@ -89,7 +89,7 @@ class Net:
         self.restore()
 
     def restore(self) -> None:
-        work: list[tuple[Harness, Restore]] = [(h, r) for h in self.shards for r in h.shard.restores()]
+        work: list[tuple[Harness, Restore]] = [(h, r) for h in self.shards for r in h.shard.restoring.restores()]
         idle = 0
         while work:
             harness, restore = work.pop(0)
@@ -115,7 +115,7 @@ class Net:
             if harness.displaced:
                 harness.shard.checkpoint_now()
             harness.displaced = False
-            harness.shard.restored = True
+            harness.shard.restoring.restored = True
             harness.shard.flush()
 
     def _around(self, restore: Restore) -> list[Position]:

@@ -15,16 +15,16 @@ import msgspec
 
 from proto.model.replication import Replication
 from shardd.offline.fetch import fetch
-from shardd.replication import role
+from shardd.replication import role, shipper
 from shardd.replication.attach import FORMAT, Service, check_service
 from shardd.replication.checkpoint_copies import CheckpointCopies
-from shardd.replication.holder import Holder, ReplicaStatistics
 from shardd.replication.log_reader import LogReader
 from shardd.replication.messages import Apply, CreateTerm, Ended, Hold, Output, Request, Restore, Timing
 from shardd.replication.messages import Shipped as PartShipped
 from shardd.replication.objects import Objects
 from shardd.replication.protocol import Replica
 from shardd.replication.role import Role
+from shardd.replication.shipper import Holder, ReplicaStatistics
 from shardd.replication.states import HOLDERS
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import Disk
@@ -83,7 +83,7 @@ class Stepped(Role):
         assert self.replica is not None
         if self.over.is_set():
             raise Deposed(self.reason)
-        frames = reader.take(log.synced_no, role.PART_BYTES)
+        frames = reader.take(log.synced_no, shipper.PART_BYTES)
         if frames is None:
             return False
         self._frames = frames
@@ -139,7 +139,7 @@ class Shipped(Harness):
         self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, 0, self.limits), self._shards)
         self.role.claim(by_hand)
         super().__init__(self.disk, self.clock, self.path, **_given(self))
-        self.shard.checkpoints.keep_log_for(self.role.kept_no)
+        self.shard.checkpoints.inventory.shipped = self.role.kept_no
         self.holder = Holder(self.role, self.disk, self.path, self.shard.log, self.clock, self.limits)
         self.holder.attach()
         assert self.role.replica is not None
@@ -153,7 +153,7 @@ class Shipped(Harness):
 
     @property
     def reader(self) -> LogReader:
-        return self.holder._reader
+        return self.holder.shipper.reader
 
     @property
     def shipped_no(self) -> int:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.replication import parts
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.seal import Sealed

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.format import frame as wire
-from proto.format.frame import Columns, Kind, constant, encode_batch, encode_map, optional, plain
+from proto.format.columns import Columns, constant, optional, plain
+from proto.format.frame import Kind, encode_batch, encode_map
 from pyspark_topics import cbor, frames
 from pyspark_topics import plan as planning
 from pyspark_topics.columns import EVERYTHING as SCHEMA

@@ -47,11 +47,11 @@ def shard() -> Harness:
     ],
 )
 def test_what_comes_too_late_changes_nothing(shard: Harness, op: str, body: bytes) -> None:
-    before = shard.call("state", "t", touch=False), shard.shard._wal.next_no
+    before = shard.call("state", "t", touch=False), shard.shard.log.next_no
     (reply,) = sent(shard, op, "t", body, 99.0)
     assert reply.error is not None
     assert (reply.error.code, reply.error.detail) == (ErrorCode.NOT_READY, {"outcome": "not_done"})
-    assert (shard.call("state", "t", touch=False), shard.shard._wal.next_no) == before
+    assert (shard.call("state", "t", touch=False), shard.shard.log.next_no) == before
     assert shard.restarted().call("state", "t", touch=False)["head_seq"] == 1
 
 
@@ -81,7 +81,7 @@ def test_a_deletion_that_had_to_wait_for_the_index_beyond_its_deadline_deletes_n
 
 
 def test_a_ping_is_answered_whatever_else_is(shard: Harness) -> None:
-    shard.shard.restored = False
+    shard.shard.restoring.restored = False
     (reply,) = sent(shard, "ping", "", b"", 1.0)
     assert reply.error is None
     with pytest.raises(TopicsError):

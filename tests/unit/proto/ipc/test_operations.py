@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proto.ipc.operations import BY_NAME, NAMES, TABLE, Answer, Operation
+from proto.ipc.operations import BY_NAME, NAMES, NEED_RECORDS, TABLE, Answer, Operation, Ping, Row
 from tests.support.harness import Harness
 
 ROOT = Path(__file__).parents[4]
@@ -32,6 +32,13 @@ def test_the_shard_has_a_handler_for_every_operation_of_the_table() -> None:
     shard = Harness().shard
     assert shard._waiting_operations.keys() == {row.request for row in TABLE if row.waits}
     assert shard._operations.keys() | {BY_NAME["ping"].request} == {row.request for row in TABLE if not row.waits}
+
+
+def test_a_row_says_whether_a_topic_without_its_records_refuses_the_operation() -> None:
+    with pytest.raises(TypeError, match="records"):
+        Row(Ping)  # type: ignore[call-arg]
+    assert {each.__struct_config__.tag for each in NEED_RECORDS} >= {"append", "diff", "claim", "cursor_put"}
+    assert not {each.__struct_config__.tag for each in NEED_RECORDS} & {"state", "delete_topic", "stats", "ping"}
 
 
 @pytest.mark.parametrize("package", ["gateway", "shardd", "proto", "supervisor"])

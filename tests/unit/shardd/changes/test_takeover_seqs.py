@@ -11,7 +11,7 @@ from tests.support.harness import Harness
 
 def taken_over(shard: Harness) -> list[bool]:
     done: list[bool] = []
-    shard.shard.give_seqs_up(lambda: done.append(True))
+    shard.shard.restoring.give_seqs_up(lambda: done.append(True))
     return done
 
 

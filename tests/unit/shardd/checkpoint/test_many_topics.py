@@ -52,19 +52,19 @@ def test_a_checkpoint_looks_at_what_has_changed() -> None:
     shard.call("delete_topic", "t9")
     before = state(shard)
     shard.shard.commits.sync_now()
-    plan = shard.shard.begin_checkpoint()
+    plan = shard.shard.control.begin()
     assert sorted(each.topic.name for each in plan.topics) == ["new", "t5", "t6", "t7", "t8"]
-    shard.shard.checkpoints.write(plan)
-    shard.shard.end_checkpoint(plan)
+    shard.shard.checkpoints.writer.write(plan)
+    shard.shard.control.end(plan)
     check_restarts(shard, before)
 
 
 def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
     shard = shard_with(10)
     shard.append("t1", "x", config={"durability": "fsync"})
-    plan = shard.shard.begin_checkpoint()
-    shard.shard.end_checkpoint(plan, OSError(5, "injected"))
-    assert [each.topic.name for each in shard.shard.begin_checkpoint().topics] == ["t1"]
+    plan = shard.shard.control.begin()
+    shard.shard.control.end(plan, OSError(5, "injected"))
+    assert [each.topic.name for each in shard.shard.control.begin().topics] == ["t1"]
 
 
 @pytest.mark.slow
@@ -77,9 +77,9 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         for n in range(200):
             shard.append(f"t{n}", "again")
         shard.shard.commits.sync_now()
-    planning = shard.shard.planning()
+    planning = shard.shard.control.planning()
     seen = []
-    planned = shard.shard.checkpoints._planner._plan_topic
+    planned = shard.shard.checkpoints.planner._plan_topic
     looked = 0
 
     def count(*arguments: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         looked += 1
         planned(*arguments)
 
-    monkeypatch.setattr(shard.shard.checkpoints._planner, "_plan_topic", count)
+    monkeypatch.setattr(shard.shard.checkpoints.planner, "_plan_topic", count)
     while True:
         looked = 0
         try:
@@ -98,8 +98,8 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(looked)
     assert max(seen) <= (8 if changed else 0)
     assert len(seen) >= (200 // 8 if changed else 200 // 64)
-    shard.shard.checkpoints.write(plan)
-    assert len(list(shard.shard.ending(plan))) == (200 // 8 if changed else 0)
+    shard.shard.checkpoints.writer.write(plan)
+    assert len(list(shard.shard.control.ending(plan))) == (200 // 8 if changed else 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -135,7 +135,7 @@ def test_what_happens_between_the_slices_is_in_the_catalog_or_in_the_log(
 
     for _ in range(2):
         something()
-        planning = shard.shard.planning()
+        planning = shard.shard.control.planning()
         while True:
             try:
                 next(planning)
@@ -144,9 +144,9 @@ def test_what_happens_between_the_slices_is_in_the_catalog_or_in_the_log(
                 break
             something()
         something()
-        shard.shard.checkpoints.write(plan)
+        shard.shard.checkpoints.writer.write(plan)
         check()
-        for _ in shard.shard.ending(plan):
+        for _ in shard.shard.control.ending(plan):
             something()
         check()
 

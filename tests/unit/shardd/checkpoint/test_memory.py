@@ -103,7 +103,7 @@ def test_a_frame_is_checked_whenever_it_comes_from_its_file(checks: list[int]) -
     shard = stored(disk)
     path = next(path for path in disk.names if path.suffix == ".data" and SHARD in path.parents)
     for _ in range(3):
-        shard.shard.checkpoints.parts.drop(path)
+        shard.shard.checkpoints.inventory.parts.drop(path)
         assert len(shard.everything("a")) == 40
     assert len(checks) == 3
 
@@ -122,7 +122,7 @@ def test_damage_is_found_by_the_next_read() -> None:
     assert len(shard.everything("a")) == 40
     path = next(path for path in disk.names if path.suffix == ".data" and SHARD in path.parents)
     disk.names[path].data[200] ^= 1
-    shard.shard.checkpoints.parts.drop(path)
+    shard.shard.checkpoints.inventory.parts.drop(path)
     reply = shard.reply("diff", "a", {})
     assert reply.error is not None
     assert reply.error.detail == {"reason": "damaged"}

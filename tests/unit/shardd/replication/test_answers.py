@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from proto.format.frame import Buffer
+from proto.format.buffer import Buffer
 from shardd.offline import replica
 from shardd.replication import checkpoint_copies, manifests, role
 from shardd.replication.manifests import ManifestError

@@ -109,7 +109,7 @@ async def test_a_drained_holder_is_replaced_without_a_wait(tmp_path: Path) -> No
         await pair.until(lambda: two.role.holder)
         harness.append("a", 1)
         harness.shard.commits.sync_now()
-        await one.role.drain(harness.shard.log)
+        await one.shipper.drain()
         assert not one.role.reason
         pair.time.now += 0.001
         await two.open()
@@ -163,7 +163,7 @@ async def test_a_shard_besides_shard_0_waits_for_it_also_if_its_own_term_has_end
         await pair.until(lambda: two.role.holder)
         harness.append("a", 1)
         harness.shard.commits.sync_now()
-        await one.role.drain(harness.shard.log)
+        await one.shipper.drain()
         await pair.silence()
         assert not two.role.held.is_set()
         two.role.follow([ShardState(0, "replay"), ShardState(1)])
@@ -272,7 +272,7 @@ async def test_a_drained_holder_leaves_no_seqs_in_doubt(tmp_path: Path) -> None:
         await pair.until(lambda: two.role.holder)
         harness.append("a", 1)
         harness.shard.commits.sync_now()
-        await one.role.drain(harness.shard.log)
+        await one.shipper.drain()
         pair.time.now += 0.001
         await two.open()
         assert two.contents() == {"a": [1]}

@@ -76,11 +76,11 @@ async def test_a_setting_is_changed_behind_the_end_of_a_term(tmp_path: Path) -> 
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)
         one = pair.machine("one", replication=Replication.ASYNC, ttl_ms=TTL_MS)
-        harness = await one.open()
+        await one.open()
         await one.write("a", 1)
         other = pair.machine("other", replication=Replication.ASYNC, ttl_ms=TTL_MS)
         other.stop()
-        await one.role.drain(harness.shard.log)
+        await one.shipper.drain()
         two = pair.machine("two", ttl_ms=2000)
         await two.open()
         assert two.contents() == {"a": [1]}

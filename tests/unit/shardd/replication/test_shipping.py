@@ -9,7 +9,7 @@ import pytest
 
 from shardd.offline.rewind import Cuts, cut
 from shardd.offline.verify import verify
-from shardd.replication import checkpoint_copies, parts, role
+from shardd.replication import checkpoint_copies, parts, shipper
 from shardd.replication.attach import Mismatch
 from shardd.replication.browse import Damaged
 from shardd.replication.checkpoint_copies import Stopped
@@ -97,7 +97,7 @@ def test_a_part_is_created_once_whatever_the_answers_were(shard: Shipped, error:
 
 
 def test_a_large_log_becomes_parts_of_bounded_size(shard: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role, "PART_BYTES", 2000)
+    monkeypatch.setattr(shipper, "PART_BYTES", 2000)
     for number in range(20):
         shard.append("a", "x" * 300, number)
     shard.append("a", "y" * 5000)  # a frame that is larger than a part
@@ -201,9 +201,9 @@ def test_the_log_is_kept_until_it_is_shipped_and_trimmed_then(shard: Shipped) ->
     kept = files()
     assert kept[0] == "wal-00000000000000000001.log"
     assert len(kept) > 4
-    assert not shard.shard.checkpoints.garbage
+    assert not shard.shard.checkpoints.inventory.garbage
     shard.ship()
-    assert shard.shard.checkpoints.garbage  # so a checkpoint follows although nothing is logged
+    assert shard.shard.checkpoints.inventory.garbage  # so a checkpoint follows although nothing is logged
     shard.shard.checkpoint_now()
     assert len(files()) < len(kept) / 2
     assert contents(restored(shard)) == contents(shard)

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from proto.format.frame import Columns, constant, encode_batch, optional, plain
+from proto.format.columns import Columns, constant, optional, plain
+from proto.format.frame import encode_batch
 from shardd.storage.batch import FRESH, FRESH_BYTES, Batch, Fresh, merged
 
 
@@ -34,6 +35,16 @@ def test_records_deleted_together_count_as_those_deleted_one_by_one() -> None:
                     single.live_size,
                     single.flags,
                 )
+
+
+def test_only_neighbouring_batches_are_merged() -> None:
+    def at(first_seq: int) -> Batch:
+        columns = Columns(5, 1, plain([b"x"] * 5))
+        return Batch(encode_batch(columns, 1, first_seq).head, first_seq, columns)
+
+    assert merged([at(1), at(6)], 1, 1).last_seq == 10
+    with pytest.raises(AssertionError, match="neighbouring"):
+        merged([at(1), at(7)], 1, 1)
 
 
 # -- columns that are kept

@@ -196,15 +196,15 @@ async def when_synced(shard: Harness) -> float:
     """The time until the next sync has ended."""
     began = trio.current_time()
     commits, ended = shard.shard.commits, trio.Event()
-    after_sync = commits.after_sync
+    after_sync = commits.events.synced
 
     def synced() -> None:
         after_sync()
         ended.set()
 
-    commits.after_sync = synced
+    commits.events.synced = synced  # type: ignore[method-assign]
     await ended.wait()
-    commits.after_sync = after_sync
+    commits.events.synced = after_sync  # type: ignore[method-assign]
     return trio.current_time() - began
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proto.format.frame import Columns, encode_batch, plain
+from proto.format.columns import Columns, plain
+from proto.format.frame import encode_batch
 from shardd.storage.batch import Batch
 from shardd.topic.batch_sequence import MERGE_FAN, BatchSequence
 
