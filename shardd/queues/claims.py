@@ -43,10 +43,10 @@ from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
     Found,
     check_claim,
+    chosen,
     claimed,
     fresh,
     new_tokens,
-    one,
     parse_claim,
     size_of,
     token_of,
@@ -339,24 +339,33 @@ class Claims:
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
-        found: list[Found] = []
-        transfers: dict[int, Transfer] = {}
-        budget = MAX_BATCH_BYTES
-        config = topic.config
-        while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
-            job = queue.jobs[seq]
-            record = None if seq in before else one(topic, seq)
-            if record is None:
-                continue
-            if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                transfers[seq] = Transfer(config.dead_letter, job.deliveries)
-                continue
-            before[seq] = job.saved()
-            found.append(record)
-            budget -= size_of(record)
+        found, transfers, budget = self._reclaimed(topic, queue, count)
+        before.update((each[0], queue.jobs[each[0]].saved()) for each in found)
         new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
         return found + new, transfers
+
+    @staticmethod
+    def _reclaimed(topic: Topic, queue: Queue, count: int) -> tuple[list[Found], dict[int, Transfer], int]:
+        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left."""
+        found: list[Found] = []
+        transfers: dict[int, Transfer] = {}
+        budget, last = MAX_BATCH_BYTES, 0
+        target = topic.config.dead_letter
+        most = topic.config.max_deliveries if target is not None else 0
+        while len(found) < count and budget > 0 and (seqs := queue.pop_ready(count - len(found))):
+            seqs, last = seqs[seqs[0] == last :], seqs[-1]
+            if most > 0 and target is not None:
+                over = [seq for seq in seqs if queue.jobs[seq].deliveries >= most]
+                transfers.update((s, Transfer(target, queue.jobs[s].deliveries)) for s in over if topic.alive(s))
+                seqs = [seq for seq in seqs if queue.jobs[seq].deliveries < most]
+            for record in chosen(topic, seqs):
+                if budget <= 0:
+                    queue.offer(seqs[seqs.index(record[0]) :])
+                    break
+                found.append(record)
+                budget -= size_of(record)
+        return found, transfers, budget
 
     def give(
         self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Raw, Struct, UnsetType
@@ -181,8 +182,12 @@ def new_tokens(count: int) -> Sequence[int]:
 
 def one(topic: Topic, seq: int) -> Found | None:
     """The record with this seq; None if it is gone."""
-    pieces, _ = topic.window(seq, 1, 0, upto=seq)
-    return next((found for piece in pieces for found in rows(piece, frozenset(), True, True, _found)), None)
+    return next(chosen(topic, [seq]), None)
+
+
+def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:
+    """The records with these seqs, which are ascending and distinct, without those that are gone."""
+    return chain.from_iterable(rows(piece, frozenset(), True, True, _found) for piece in topic.chosen(seqs))
 
 
 def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:

@@ -306,7 +306,15 @@ class Batch:
 
 def _place(mask: bytes, number: int) -> int:
     """The place of the `number`-th 1, counted from 1."""
-    return bisect_left(list(accumulate(mask)), number)
+    first, stop = 0, len(mask)
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        if (there := mask.count(1, first, middle)) >= number:
+            stop = middle
+        else:
+            number -= there
+            first = middle
+    return first
 
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
