@@ -151,7 +151,7 @@ class Claims:
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
-            if self._serve(topic, [claimer]):
+            if self._serve(topic, queue, [claimer]):
                 return
             may = 0  # all jobs that were ready became dead letters: this claim waits for others
         now = self._clock.monotonic()
@@ -261,7 +261,7 @@ class Claims:
             if cohort.due is not None and cohort.due <= now:
                 cohort.due = None
                 try:
-                    self._serve(topic, list(cohort.claimers.values()), cohort)
+                    self._serve(topic, self._leases.current(topic), list(cohort.claimers.values()), cohort)
                 except SegmentError:
                     continue  # the topic is quarantined, and `refuse` answers its claims
                 except Exception:
@@ -283,10 +283,9 @@ class Claims:
 
     # Serving
 
-    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
+    def _serve(self, topic: Topic, queue: Queue, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
         """Serves all these claimers in one pass, and returns how many are answered. A patient claimer is answered only
-        if it got jobs."""
-        queue = self._leases.current(topic)
+        if it got jobs. The queue is as it is now."""
         wants = [claimer.wants(queue) for claimer in claimers]
         with indivisible:
             return self._lease(topic, queue, claimers, wants, cohort)

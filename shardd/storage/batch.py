@@ -24,6 +24,7 @@ FRESH = 1024
 """Batches whose columns are kept, of at most `FRESH_BYTES` bytes each: about 1 MB in all."""
 FRESH_BYTES = 1024
 
+_GONE = bytes([DELETED])
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
 
@@ -148,7 +149,7 @@ class Batch:
             return None
         if self.flags is None:
             return self.first_seq + self.start
-        return self.first_seq + self.mask(self.start, self.count).index(1) + self.start
+        return self.first_seq + self.count - len(self.flags[self.start :].lstrip(_GONE))
 
     @property
     def last_live(self) -> int | None:
@@ -156,7 +157,7 @@ class Batch:
             return None
         if self.flags is None:
             return self.last_seq
-        return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
+        return self.first_seq + len(self.flags.rstrip(_GONE)) - 1
 
     def columns(self) -> Columns:
         """The records as columns. Raises `SegmentError` if the file cannot be read."""
