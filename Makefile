@@ -10,6 +10,7 @@
 # make bench-guard whether a path got slower than bench/guard.json says, measured against a fixed loop
 # make bench-smoke throughput and latency of the main operations, in half a minute
 # make bench-queues throughput of jobs, and the cost of a claim in a large queue
+# make bench-claims the cost of a claim, whatever was acknowledged in front of it
 # make bench-live  latency from writer to watchers, and the cost of a watcher
 # make bench-routers cost of routers for the writer, and latency of copies
 # make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take

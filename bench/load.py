@@ -72,6 +72,9 @@ class Line:
         self._raw = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
     def send(self, request: bytes) -> None:
         self._raw.sendall(request)
 

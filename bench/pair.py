@@ -37,6 +37,7 @@ from rich.table import Table
 from routers import Hops
 from server import HERE, PARTS, Server
 from smoke import Repeated, records
+from workers import Workers
 
 KEY = "a-key-of-the-benchmark-0123456789"
 SIDES = ("this", "other")
@@ -158,7 +159,9 @@ LOADS = (
     Load("diff-1 alone", diff(1, 1), latency=True),
     Load("state alone", state(1), latency=True),
 )
-OTHERS = ("copy", "queue-1", "queue-16", "watchers 100", "watchers 1000", "start", "memory")
+JOBS = {"jobs-8 × 50, 10000 wait": 10_000, "jobs-8 × 50, 40000 wait": 40_000}
+"""Workers that claim 8 jobs a time and ack them, with so many waiting."""
+OTHERS = ("copy", "queue-1", "queue-16", *JOBS, "watchers 100", "watchers 1000", "start", "memory")
 
 
 def http(load: Load, server: Server, streams: Sequence[Iterator[bytes]], seconds: float) -> Sample:
@@ -185,6 +188,15 @@ def queue(server: Server, batch: int, cycles: int) -> Sample:
             took.append((time.perf_counter() - began) * 1000)
     line.close()
     return measured.sample({"p50 ms": median(took)}, cycles)
+
+
+def jobs(server: Server, waiting: int, seconds: float) -> Sample:
+    path = f"/v0/topics/jobs:{waiting}"
+    server.request("PUT", path, {"type": "queue"})
+    with Workers(server.port, path, 50, 8, waiting, key=server.key) as workers, Measured(server) as measured:
+        rate, requests = workers.run(seconds)
+    server.request("DELETE", path)
+    return measured.sample({"/s": rate}, requests)
 
 
 def watched(server: Server, watchers: Watchers, count: int, seconds: float) -> Sample:
@@ -230,7 +242,7 @@ class Pair:
         """The HTTP loads, and without a key the copies and the queues, against one pair of services."""
         suffix = ", key" if key else ""
         loads = {load.name + suffix: load for load in LOADS if self.wanted(load.name + suffix)}
-        others = [] if key else [name for name in ("copy", "queue-1", "queue-16") if self.wanted(name)]
+        others = [] if key else [name for name in ("copy", "queue-1", "queue-16", *JOBS) if self.wanted(name)]
         if not loads and not others:
             return
         with ExitStack() as stack:
@@ -243,6 +255,8 @@ class Pair:
             def take(name: str, side: str) -> Sample:
                 if name in loads:
                     return http(loads[name], servers[side], streams[name, side], self._seconds)
+                if name in JOBS:
+                    return jobs(servers[side], JOBS[name], self._seconds)
                 if name == "copy":
                     with Measured(servers[side]) as measured:
                         took = chains[side].latencies(COPIES)

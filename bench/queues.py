@@ -7,7 +7,10 @@ First table: produce → claim → ack over HTTP, batches of 1, 16 and 100, leas
 worker is a thread with its own connection that produces a batch, claims one and acks it, round after round. All workers
 share one interpreter. A job counts when its ack was answered.
 
-Second table: one claim of 16 jobs, in a small queue, in one with many waiting jobs, and in one with many leases.
+Second table: 50 connections claim 8 jobs a time and ack them, in a request of its own or in the next claim, while
+others wait; all in one thread that does little else.
+
+Third table: one claim of 16 jobs, in a small queue, in one with many waiting jobs, and in one with many leases.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from server import Server
+from workers import Workers
 
 HEADERS = {"content-type": "application/json"}
 JOB = {"data": {"type": "resize", "url": "s3://bucket/image.png", "width": 640}}
@@ -80,6 +84,17 @@ def throughput(server: Server, seconds: float, table: Table) -> None:
             table.add_row("durable" if durable else "in memory", str(workers), *row)
 
 
+def loops(server: Server, seconds: float, table: Table) -> None:
+    for waiting in (10_000, 40_000):
+        rates = []
+        for finishing in (False, True):
+            path = f"/v0/topics/loop-{waiting}-{finishing}"
+            server.request("PUT", path, {"type": "queue"})
+            with Workers(server.port, path, 50, 8, waiting, finishing=finishing) as workers:
+                rates.append(workers.run(seconds)[0])
+        table.add_row(f"{waiting:,}", *(f"{rate:,.0f}" for rate in rates), f"{rates[1] / rates[0]:.2f}")
+
+
 def latency(client: Client, topic: str, table: Table, what: str) -> None:
     """Measure 200 claims of 16 jobs, each acked so that the queue stays the same."""
     times = []
@@ -117,6 +132,9 @@ def main() -> None:
         rates = Table("leases", "workers", "batch 1", "batch 16", "batch 100", title="jobs per second")
         throughput(server, asked.seconds, rates)
         console.print(rates)
+        ways = Table("waiting", "own request", "in the claim", "×", title="jobs per second of 50 workers, 8 a claim")
+        loops(server, asked.seconds, ways)
+        console.print(ways)
         claims = Table("queue", "median", "99 %", title="a claim of 16, ms")
         large(server, asked.waiting, asked.held, claims)
         console.print(claims)

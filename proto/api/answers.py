@@ -40,6 +40,8 @@ _LettersWait = Annotated[
         examples=["topic_full"],
     ),
 ]
+_Acked = Annotated[U64, about("jobs completed", examples=[2])]
+_Nacked = Annotated[U64, about("jobs given back", examples=[2])]
 _Skipped = Annotated[list[U64], about("seqs whose job the worker does not hold", examples=[[]])]
 _Seq = Annotated[U64, about("seq", examples=[480101])]
 _Tag = Annotated[str | UnsetType, about("the tag, if asked for and there is one", examples=["tenant42:job-8800"])]
@@ -269,16 +271,32 @@ class ClaimedJob(Struct, gc=False):
     meta: _Meta
 
 
+class ClaimAcked(Struct):
+    """What became of the jobs in the `ack` of a claim."""
+
+    acked: _Acked
+    skipped: _Skipped
+
+
+class ClaimNacked(Struct):
+    """What became of the jobs in the `nack` of a claim."""
+
+    nacked: _Nacked
+    skipped: _Skipped
+
+
 class ClaimedJobs(Struct):
     topic: _Topic
     claimed: list[ClaimedJob]
     count: Annotated[U64, about("length of `claimed`", examples=[1])]
     ready: _Ready
+    ack: Annotated[ClaimAcked | UnsetType, about("if the claim had an `ack`")] = UNSET
+    nack: Annotated[ClaimNacked | UnsetType, about("if the claim had a `nack`")] = UNSET
 
 
 class Acked(Struct):
     topic: _Topic
-    acked: Annotated[U64, about("jobs completed", examples=[2])]
+    acked: _Acked
     skipped: _Skipped
     ready: _Ready
     in_flight: _InFlight
@@ -286,7 +304,7 @@ class Acked(Struct):
 
 class Nacked(Struct):
     topic: _Topic
-    nacked: Annotated[U64, about("jobs given back", examples=[2])]
+    nacked: _Nacked
     skipped: _Skipped
     ready: _Ready
     in_flight: _InFlight

@@ -155,6 +155,44 @@ class CursorRequest(Struct):
     force: Annotated[bool | None, about("move backwards, too", default=False)] = None
 
 
+_Seqs = Annotated[list[U64], about("seqs of the jobs", minItems=1, maxItems="{max_claim}", examples=[[480101, 480104]])]
+_LeaseIds = Annotated[
+    list[str] | None,
+    about(
+        "`lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped",
+        minItems=1,
+        maxItems="{max_claim}",
+    ),
+]
+_NackDelay = Annotated[
+    int | None, about(f"claim them no earlier, clamped to 0..{MAX_DELAY_MS}", default=0, examples=[1000])
+]
+_NackReason = Annotated[
+    str | None,
+    about(
+        f"why the attempt failed, at most {MAX_REASON_BYTES} bytes of UTF-8; a dead letter has the last one told"
+        " as `meta.$dead_letter_reason`",
+        default=None,
+        examples=["exit status 1: no such mailbox"],
+    ),
+]
+
+
+class ClaimAck(Struct):
+    """Jobs that a claim completes first. Those that the worker does not hold are skipped."""
+
+    seqs: _Seqs
+    lease_ids: _LeaseIds = None
+    node: Annotated[Worker | None, about("who holds them; null: the `node` of the claim")] = None
+
+
+class ClaimNack(ClaimAck, kw_only=True):
+    """Jobs that a claim gives back first."""
+
+    delay_ms: _NackDelay = None
+    reason: _NackReason = None
+
+
 class ClaimRequest(Struct):
     """A claim for jobs."""
 
@@ -165,40 +203,28 @@ class ClaimRequest(Struct):
         int | None,
         about(f"how long to wait for a job when there is none (an extension), clamped to 0..{MAX_WAIT_MS}", default=0),
     ] = None
+    ack: Annotated[
+        ClaimAck | None, about("jobs to complete before this claim takes others, as an ack of its own (an extension)")
+    ] = None
+    nack: Annotated[
+        ClaimNack | None,
+        about("jobs to give back before this claim takes others, as a nack of its own after the ack (an extension)"),
+    ] = None
 
 
 class AckRequest(Struct):
     """Jobs that a worker holds. Those it does not hold are skipped."""
 
     node: Worker
-    seqs: Annotated[
-        list[U64], about("seqs of the jobs", minItems=1, maxItems="{max_claim}", examples=[[480101, 480104]])
-    ]
-    lease_ids: Annotated[
-        list[str] | None,
-        about(
-            "`lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped",
-            minItems=1,
-            maxItems="{max_claim}",
-        ),
-    ] = None
+    seqs: _Seqs
+    lease_ids: _LeaseIds = None
 
 
 class NackRequest(AckRequest, kw_only=True):
     """Jobs to give back."""
 
-    delay_ms: Annotated[
-        int | None, about(f"claim them no earlier, clamped to 0..{MAX_DELAY_MS}", default=0, examples=[1000])
-    ] = None
-    reason: Annotated[
-        str | None,
-        about(
-            f"why the attempt failed, at most {MAX_REASON_BYTES} bytes of UTF-8; a dead letter has the last one told"
-            " as `meta.$dead_letter_reason`",
-            default=None,
-            examples=["exit status 1: no such mailbox"],
-        ),
-    ] = None
+    delay_ms: _NackDelay = None
+    reason: _NackReason = None
 
 
 class ExtendRequest(AckRequest, kw_only=True):

@@ -2,6 +2,7 @@
 
     {"records":[{"data":{"x":1},"tags":"a"}],"nodes":1}    `nodes`, `records[0].tags`
     {"topics":{"t":{"fromseq":1}}}                         `topics["t"].fromseq`
+    {"node":"w","ack":{"seqs":[1],"lease_id":"x"}}         `ack.lease_id`
 
 Values of no Struct, such as `data`, are not looked into, nor are Structs that forbid unknown fields themselves. Names
 are looked for after a strict decoder has refused the body and a loose one has taken it. C code passes over items
@@ -78,6 +79,11 @@ class Names:
             for inner in map(_item, _alternatives(field.type))
             if any(map(_is_loose, _alternatives(inner)))
         }
+        self._parts = {
+            field.encode_name: Names(field.type)
+            for field in msgspec.structs.fields(struct)
+            if any(map(_is_loose, _alternatives(field.type)))
+        }
 
     def found(self, text: bytes, shown: Callable[[str], str]) -> list[str]:
         """The first `MAX_NAMED` names in a text that is of the type but for them. `shown` makes a name what the client
@@ -92,6 +98,9 @@ class Names:
             unknown = self._first(text)
         for name in unknown:
             yield path + shown(name)[:MAX_SHOWN]
+        for field, names in self._parts.items():
+            if (value := bytes(fields[field]))[:1] == b"{":
+                yield from names._walk(value, f"{path}{field}.", shown)
         for field, names in self._inner.items():
             value = bytes(fields[field])
             if value[:1] == b"[":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
-from operator import and_
+from operator import add, and_
+from re import finditer
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ from shardd.topic.batch_sequence import Slice
 from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
 
+SPARSE = 8
+"""Of a slice with fewer than one live record in so many, only these are read, without the deleted ones between them."""
 T = TypeVar("T")
 
 
@@ -122,21 +125,38 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
     """The records of a slice whose node is not in `nodes`; `make` builds each from seq, ts, node, tag, data, meta."""
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
+    if piece.mask is not None and not nodes and piece.mask.count(1) * SPARSE < count:
+        return _rows_at(piece, [start + found.start() for found in finditer(b"\1", piece.mask)], tags, meta, make)
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
     cells: Iterable[Any] = zip(
         range(piece.first_seq + start, piece.first_seq + stop),
         columns.times(start, stop),
-        _texts(columns.node, start, stop),
-        _texts(columns.tag if tags else None, start, stop),
+        _texts(columns.node, count, Column.cells, start, stop),
+        _texts(columns.tag if tags else None, count, Column.cells, start, stop),
         map(Raw, columns.data.cells(start, stop)),
-        _raws(columns.meta, start, stop) if meta else repeat(UNSET, count),
+        _raws(columns.meta if meta else None, count, Column.cells, start, stop),
         strict=False,
     )
     if piece.mask is not None:
         keep = piece.mask if keep is None else list(map(and_, keep, piece.mask))
     return starmap(make, cells if keep is None else compress(cells, keep))
+
+
+def _rows_at(piece: Slice, places: list[int], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
+    """The records at these places of a slice's batch. Those between them cost nothing."""
+    columns, count = piece.columns, len(places)
+    cells = zip(
+        map(add, places, repeat(piece.first_seq)),
+        columns.times_at(places),
+        _texts(columns.node, count, Column.cells_at, places),
+        _texts(columns.tag if tags else None, count, Column.cells_at, places),
+        map(Raw, columns.data.cells_at(places)),
+        _raws(columns.meta if meta else None, count, Column.cells_at, places),
+        strict=False,
+    )
+    return starmap(make, cells)
 
 
 def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int) -> list[bool] | None:
@@ -149,19 +169,23 @@ def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int)
     return [not hit for hit in hits] if any(hits) else None
 
 
-def _texts(column: Column | None, start: int, stop: int) -> Iterable[str | UnsetType]:
+def _texts(
+    column: Column | None, count: int, cells: Callable[..., Iterable[Any]], *where: Any
+) -> Iterable[str | UnsetType]:
     if column is None:
-        return repeat(UNSET, stop - start)
+        return repeat(UNSET, count)
     if column.encoding == Encoding.CONSTANT:
-        return repeat(str(column.values, "utf-8"), stop - start)
+        return repeat(str(column.values, "utf-8"), count)
     if column.validity is None:
-        return map(str, column.cells(start, stop), repeat("utf-8"))
-    return [UNSET if cell is None else cell.decode() for cell in column.cells(start, stop)]
+        return map(str, cells(column, *where), repeat("utf-8"))
+    return [UNSET if cell is None else cell.decode() for cell in cells(column, *where)]
 
 
-def _raws(column: Column | None, start: int, stop: int) -> Iterable[Raw | UnsetType]:
+def _raws(
+    column: Column | None, count: int, cells: Callable[..., Iterable[Any]], *where: Any
+) -> Iterable[Raw | UnsetType]:
     if column is None:
-        return repeat(UNSET, stop - start)
+        return repeat(UNSET, count)
     if column.validity is None:
-        return map(Raw, column.cells(start, stop))
-    return [UNSET if cell is None else Raw(cell) for cell in column.cells(start, stop)]
+        return map(Raw, cells(column, *where))
+    return [UNSET if cell is None else Raw(cell) for cell in cells(column, *where)]

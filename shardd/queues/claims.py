@@ -14,6 +14,8 @@ A claim with `wait_ms` waits that long for jobs. A stream (`work_take`) waits un
 than its `max`. Newly claimable jobs open a window too, of zero length without jitter, so that all waiting claims get
 fair shares. A claim that finds others waiting joins behind them.
 
+A claim may finish jobs first (`shardd.queues.finishing`), at once, also if it waits then.
+
 A claim whose client disconnects while it waits is removed. If the client disconnects after its jobs were sent (`cancel`
 follows the answer), the jobs become claimable again and the delivery does not count.
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from proto.api import answers
@@ -32,24 +35,25 @@ from proto.ipc.operations import Claim, Jobs, LettersSent, Worker, WorkOpen, Wor
 from proto.model.errors import TopicsError, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from proto.process.faults import faults
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Respond, Staging, performance, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
+from shardd.queues.finishing import Finished, finish
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
     Found,
     check_claim,
+    chosen,
     claimed,
     fresh,
     new_tokens,
-    one,
     parse_claim,
     size_of,
     token_of,
 )
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
-from shardd.storage.errors import SegmentError
+from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import State
 from shardd.topic.job_table import Queue
@@ -58,6 +62,9 @@ from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
 """The most sent jobs of waiting claims that are remembered, to take them back if the client has disconnected."""
+
+Served = list[tuple[Claimer, list[ClaimedJob]]]
+"""Claims and the jobs that they get."""
 
 
 class Claims:
@@ -82,9 +89,40 @@ class Claims:
     # Waiting claims
 
     def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
-        asked = parse_claim(request, self._staging.limits)
+        asked, finishes = parse_claim(request, self._staging.limits)
         topic = self._leases.topic(request)
-        self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
+        claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
+        if finishes is None:
+            self._take(topic, claimer)
+            return
+        mark = self._staging.commits.staged_total
+        claimer.finished = Finished(partial(self._undone, claimer))
+        finish(self._leases, topic, finishes, claimer.finished)
+        try:
+            self._take(topic, claimer)
+        except (TopicsError, SegmentError) as error:
+            told = damaged(error) if isinstance(error, SegmentError) else error
+            with indivisible:
+                self._staging.commits.take_back(mark, told)
+            claimer.refuse(told)
+
+    def _undone(self, claimer: Claimer, error: TopicsError) -> None:
+        """Refuses a claim when what it finished is taken back."""
+        cohort = self._by_key.get(claimer.key)
+        if cohort is not None:
+            self._leave(cohort, claimer)
+        claimer.refuse(error)
+
+    def turn_away(self, topic: Topic, claimer: Claimer, error: TopicsError | None = None) -> None:
+        """Answers a claim that gets no jobs: with `error`, or without jobs if there is none. If jobs that it finished
+        are so for good, the answer says that, and its next claim gets the error."""
+        finished = claimer.finished
+        if error is not None and (finished is None or not finished.changes):
+            claimer.refuse(error)
+        elif finished is not None:
+            finished.when_settled(partial(self.give, topic, claimer, [], Timing()))
+        else:
+            self.give(topic, claimer, [], Timing())
 
     def work_open(self, request: Request[WorkOpen], caller: Hashable, respond: Respond) -> None:
         """Checks that a stream may begin. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
@@ -113,7 +151,7 @@ class Claims:
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
-            if self._serve(topic, [claimer]):
+            if self._serve(topic, queue, [claimer]):
                 return
             may = 0  # all jobs that were ready became dead letters: this claim waits for others
         now = self._clock.monotonic()
@@ -177,7 +215,7 @@ class Claims:
             return
         for claimer in list(cohort.claimers.values()):
             self._leave(cohort, claimer)
-            refuse(claimer.ident, claimer.respond, error)
+            self.turn_away(topic, claimer, error)
 
     def changed(self, topic: Topic) -> None:
         """Opens the topic's window: jobs may be claimable, a stream may have room, or the topic may be gone."""
@@ -215,8 +253,7 @@ class Claims:
                 a_log = now_there is not None and now_there.queue is None
                 for claimer in list(cohort.claimers.values()):
                     self._leave(cohort, claimer)
-                    gone = not_a_queue(topic.name) if a_log else topic_not_found(topic.name)
-                    refuse(claimer.ident, claimer.respond, gone)
+                    self.turn_away(topic, claimer, not_a_queue(topic.name) if a_log else topic_not_found(topic.name))
                 continue
             if cohort.due is None and queue is not None and queue.next_wake is not None and queue.next_wake <= now_ms:
                 queue.expire(now_ms)
@@ -224,7 +261,7 @@ class Claims:
             if cohort.due is not None and cohort.due <= now:
                 cohort.due = None
                 try:
-                    self._serve(topic, list(cohort.claimers.values()), cohort)
+                    self._serve(topic, self._leases.current(topic), list(cohort.claimers.values()), cohort)
                 except SegmentError:
                     continue  # the topic is quarantined, and `refuse` answers its claims
                 except Exception:
@@ -234,7 +271,7 @@ class Claims:
                     continue
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
-                self.answer(topic, claimer, [], Timing())
+                self.turn_away(topic, claimer)
             if queue is not None and cohort.told != (cohort.due, queue.next_wake):  # a delay or lease may end earlier
                 cohort.told = cohort.due, queue.next_wake
                 self._scheduler.more()
@@ -246,10 +283,9 @@ class Claims:
 
     # Serving
 
-    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
+    def _serve(self, topic: Topic, queue: Queue, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
         """Serves all these claimers in one pass, and returns how many are answered. A patient claimer is answered only
-        if it got jobs."""
-        queue = self._leases.current(topic)
+        if it got jobs. The queue is as it is now."""
         wants = [claimer.wants(queue) for claimer in claimers]
         with indivisible:
             return self._lease(topic, queue, claimers, wants, cohort)
@@ -283,32 +319,66 @@ class Claims:
         if transfers:  # before the answers, because these count the ready jobs
             self._dead_letter(topic, transfers)
         targets = sorted({transfer.target for transfer in transfers.values()}) if topic.config.auto_create else []
-        change_leases(_Leased(topic, self, served, targets, staging=self._staging, before=before))
+        for those, follows in self._groups(served):
+            were = before if len(those) == len(served) else {j.seq: before[j.seq] for _, part in those for j in part}
+            change_leases(_Leased(topic, self, those, targets, staging=self._staging, before=were, follows=follows))
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
         return len(served)
 
+    @staticmethod
+    def _groups(served: Served) -> list[tuple[Served, bool]]:
+        """The claims that may be answered as soon as their leases are good, and those that `follow` what they finish,
+        which is not committed yet: others do not wait for them."""
+        waiting = [each for each in served if each[0].unsettled]
+        if len(waiting) in (0, len(served)):
+            return [(served, bool(waiting))]
+        return [([each for each in served if not each[0].unsettled], False), (waiting, True)]
+
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
-        found: list[Found] = []
-        transfers: dict[int, Transfer] = {}
-        budget = MAX_BATCH_BYTES
-        config = topic.config
-        while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
-            job = queue.jobs[seq]
-            record = None if seq in before else one(topic, seq)
-            if record is None:
-                continue
-            if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                transfers[seq] = Transfer(config.dead_letter, job.deliveries)
-                continue
-            before[seq] = job.saved()
-            found.append(record)
-            budget -= size_of(record)
+        found, transfers, budget = self._reclaimed(topic, queue, count)
+        before.update((each[0], queue.jobs[each[0]].saved()) for each in found)
         new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
         return found + new, transfers
+
+    @staticmethod
+    def _reclaimed(topic: Topic, queue: Queue, count: int) -> tuple[list[Found], dict[int, Transfer], int]:
+        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left."""
+        found: list[Found] = []
+        transfers: dict[int, Transfer] = {}
+        budget, last = MAX_BATCH_BYTES, 0
+        target = topic.config.dead_letter
+        most = topic.config.max_deliveries if target is not None else 0
+        while len(found) < count and budget > 0 and (seqs := queue.pop_ready(count - len(found))):
+            seqs, last = seqs[seqs[0] == last :], seqs[-1]
+            if most > 0 and target is not None:
+                over = [seq for seq in seqs if queue.jobs[seq].deliveries >= most]
+                transfers.update((s, Transfer(target, queue.jobs[s].deliveries)) for s in over if topic.alive(s))
+                seqs = [seq for seq in seqs if queue.jobs[seq].deliveries < most]
+            for record in chosen(topic, seqs):
+                if budget <= 0:
+                    queue.offer(seqs[seqs.index(record[0]) :])
+                    break
+                found.append(record)
+                budget -= size_of(record)
+        return found, transfers, budget
+
+    def give(
+        self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
+    ) -> None:
+        """Answers a claimer. If that fails, its jobs are claimable again, and the others have theirs."""
+        try:
+            self.answer(topic, claimer, part, timing, dead_letters)
+        except Exception:
+            fault = faults.failed("claim")
+            if part:
+                self.take_back(topic, leases_of(part))
+                self.turn_away(topic, claimer, fault)
+            else:
+                claimer.refuse(fault)
 
     def answer(
         self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
@@ -320,6 +390,8 @@ class Claims:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
         body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records))
+        if claimer.finished is not None:
+            body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
@@ -328,20 +400,16 @@ class _Leased(LeasesChanged, eq=False):
     """Jobs get their holders."""
 
     claims: Claims
-    served: list[tuple[Claimer, list[ClaimedJob]]]
+    served: Served
     targets: list[str]
 
     def done(self, timing: Timing) -> None:
         for claimer, part in self.served:
-            try:
-                self.claims.answer(self.topic, claimer, part, timing, self.targets)
-            except Exception:  # the others have their jobs; those of this one are claimable again
-                refuse(claimer.ident, claimer.respond, faults.failed("claim"))
-                self.claims.take_back(self.topic, leases_of(part))
+            self.claims.give(self.topic, claimer, part, timing, self.targets)
 
     def failed(self, error: TopicsError) -> None:
         for claimer, _ in self.served:
-            refuse(claimer.ident, claimer.respond, error)
+            self.claims.turn_away(self.topic, claimer, error)
 
 
 class _TakenBack(LeasesChanged, eq=False):

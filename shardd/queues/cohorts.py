@@ -6,7 +6,9 @@ from collections.abc import Hashable
 from math import inf
 
 from proto.api.requests import ClaimRequest
-from shardd.changes.transactions import Respond
+from proto.model.errors import TopicsError
+from shardd.changes.transactions import Respond, refuse
+from shardd.queues.finishing import Finished
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
@@ -15,9 +17,12 @@ STREAM_WAIT_S = 15.0
 
 
 class Claimer:
-    """One claim. `stream` names its stream, empty for a poller. A `patient` claimer waits instead of getting none."""
+    """One claim. `stream` names its stream, empty for a poller. A `patient` claimer waits instead of getting none.
+    `finished` is what it has finished first, if anything. It is `refused` once at most."""
 
-    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
+    __slots__ = (
+        "deadline", "finished", "ident", "key", "lease_ms", "max", "node", "patience_s", "refused", "respond", "stream",
+    )  # fmt: skip
 
     def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
         assert asked.max is not None
@@ -30,10 +35,22 @@ class Claimer:
         self.respond = respond
         self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
         self.deadline = inf
+        self.finished: Finished | None = None
+        self.refused = False
 
     @property
     def patient(self) -> bool:
         return self.patience_s > 0
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something that it has finished is not committed yet."""
+        return self.finished is not None and not self.finished.settled
+
+    def refuse(self, error: TopicsError) -> None:
+        if not self.refused:
+            self.refused = True
+            refuse(self.ident, self.respond, error)
 
     def wants(self, queue: Queue) -> int:
         return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max

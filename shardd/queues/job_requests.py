@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Raw, Struct, UnsetType
 
 from proto.api.answers import ClaimedJob
-from proto.api.requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
+from proto.api.requests import AckRequest, ClaimAck, ClaimNack, ClaimRequest, ExtendRequest, NackRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import Ack, Claim, Extend, Nack
 from proto.model.body import Form
@@ -42,11 +43,37 @@ ACK, NACK, EXTEND = Form(AckRequest), Form(NackRequest), Form(ExtendRequest)
 Jobs = TypeVar("Jobs", bound=AckRequest)
 
 
-def parse_claim(request: Request[Claim], limits: Limits) -> ClaimRequest:
-    """The request's claim, its numbers clamped; `lease_ms` None means the topic's. Raises `400 invalid_request`."""
+class Named(NamedTuple):
+    """Jobs that a request names: the worker that holds them, as it says, and per seq the token of its lease id, None
+    without lease ids."""
+
+    node: str
+    seqs: list[int]
+    tokens: list[int | None]
+
+
+class Finish(NamedTuple):
+    """What a claim finishes before it takes jobs."""
+
+    ack: Named | None
+    nack: Named | None
+    delay_ms: int
+    reason: str | None
+
+
+def parse_claim(request: Request[Claim], limits: Limits) -> tuple[ClaimRequest, Finish | None]:
+    """The request's claim, its numbers clamped; `lease_ms` None means the topic's. Then what it finishes, if anything.
+    Raises `400 invalid_request` or `batch_too_large`."""
     asked, request.ignored = _CLAIM.read(request.body)
     check_claim(asked, limits)
-    return asked
+    ack, nack = asked.ack, asked.nack
+    if ack is None and nack is None:
+        return asked, None
+    acked = None if ack is None else _named(ack, limits, asked.node, "ack.")
+    if nack is None:
+        return asked, Finish(acked, None, 0, None)
+    nacked = _named(nack, limits, asked.node, "nack.")
+    return asked, Finish(acked, nacked, clamped_delay(nack), told_reason(nack, "nack."))
 
 
 def check_claim(asked: ClaimRequest, limits: Limits) -> None:
@@ -57,32 +84,35 @@ def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
 
 
-def parse_jobs(
-    form: Form[Jobs], request: Request[Ack | Nack | Extend], limits: Limits
-) -> tuple[Jobs, list[int | None]]:
-    """The request, and per seq the token of its lease id, None without lease ids.
-
-    Raises `400 invalid_request` or `batch_too_large`."""
+def parse_jobs(form: Form[Jobs], request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[Jobs, Named]:
+    """The request, and the jobs it names. Raises `400 invalid_request` or `batch_too_large`."""
     asked, request.ignored = form.read(request.body)
-    _check_node(asked.node, limits)
+    return asked, _named(asked, limits, asked.node)
+
+
+def _named(asked: AckRequest | ClaimAck, limits: Limits, node: str, within: str = "") -> Named:
+    """The jobs of a request, or of the part of one that its fields are `within`; `node` holds them if it names none."""
+    node = node if asked.node is None else asked.node
+    _check_node(node, limits, within)
     if not asked.seqs:
-        raise invalid("seqs is empty: send the seqs of one job or more", field="seqs")
+        raise invalid(f"{within}seqs is empty: send the seqs of one job or more", field=f"{within}seqs")
     if len(asked.seqs) > limits.max_claim:
         raise TopicsError(
             ErrorCode.BATCH_TOO_LARGE,
-            f"seqs has {len(asked.seqs)} entries; at most {limits.max_claim} are allowed in one request",
+            f"{within}seqs has {len(asked.seqs)} entries; at most {limits.max_claim} are allowed in one request",
             {"count": len(asked.seqs), "max": limits.max_claim},
         )
-    for seq in asked.seqs:
-        check_number("seqs", seq)
+    for seq in (min(asked.seqs), max(asked.seqs)):
+        check_number(f"{within}seqs", seq)
     if asked.lease_ids is None:
-        return asked, [None] * len(asked.seqs)
+        return Named(node, asked.seqs, [None] * len(asked.seqs))
     if len(asked.lease_ids) != len(asked.seqs):
         raise invalid(
-            f"lease_ids has {len(asked.lease_ids)} entries and seqs {len(asked.seqs)}: send one for each seq, in order",
-            field="lease_ids",
+            f"{within}lease_ids has {len(asked.lease_ids)} entries and seqs {len(asked.seqs)}: "
+            "send one for each seq, in order",
+            field=f"{within}lease_ids",
         )
-    return asked, list(map(token_of, asked.lease_ids))
+    return Named(node, asked.seqs, list(map(token_of, asked.lease_ids)))
 
 
 def clamped(value: int, least: int, most: int) -> int:
@@ -93,15 +123,16 @@ def clamped_lease(lease_ms: int) -> int:
     return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
 
 
-def clamped_delay(asked: NackRequest) -> int:
+def clamped_delay(asked: NackRequest | ClaimNack) -> int:
     return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
 
 
-def told_reason(asked: NackRequest) -> str | None:
+def told_reason(asked: NackRequest | ClaimNack, within: str = "") -> str | None:
     """The reason of a nack, None without one. Raises `400 invalid_request`."""
     size = len((asked.reason or "").encode())
     if size > MAX_REASON_BYTES:
-        raise invalid(f"reason has {size} bytes; at most {MAX_REASON_BYTES} are allowed: cut it", field="reason")
+        message = f"{within}reason has {size} bytes; at most {MAX_REASON_BYTES} are allowed: cut it"
+        raise invalid(message, field=f"{within}reason")
     return asked.reason or None
 
 
@@ -122,10 +153,11 @@ def check_number(name: str, value: int | None) -> int:
     return value or 0
 
 
-def _check_node(node: str, limits: Limits) -> None:
+def _check_node(node: str, limits: Limits, within: str = "") -> None:
     size = len(node.encode())
     if not 1 <= size <= limits.max_node_bytes:
-        raise invalid(f"node has {size} bytes, but must have 1 to {limits.max_node_bytes}", field="node")
+        message = f"{within}node has {size} bytes, but must have 1 to {limits.max_node_bytes}"
+        raise invalid(message, field=f"{within}node")
 
 
 def lease_id(token: int) -> str:
@@ -150,8 +182,12 @@ def new_tokens(count: int) -> Sequence[int]:
 
 def one(topic: Topic, seq: int) -> Found | None:
     """The record with this seq; None if it is gone."""
-    pieces, _ = topic.window(seq, 1, 0, upto=seq)
-    return next((found for piece in pieces for found in rows(piece, frozenset(), True, True, _found)), None)
+    return next(chosen(topic, [seq]), None)
+
+
+def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:
+    """The records with these seqs, which are ascending and distinct, without those that are gone."""
+    return chain.from_iterable(rows(piece, frozenset(), True, True, _found) for piece in topic.chosen(seqs))
 
 
 def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:

@@ -25,6 +25,7 @@ from shardd.queues.job_requests import (
     ACK,
     EXTEND,
     NACK,
+    Named,
     clamped_delay,
     clamped_lease,
     lease_id,
@@ -66,18 +67,10 @@ class Leases:
         return topic, self.current(topic)
 
     def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_jobs(ACK, request, self.staging.limits)
+        _, jobs = parse_jobs(ACK, request, self.staging.limits)
         topic, queue = self.look(request)
-        before: Saved = {}
-        skipped = []
         with indivisible:
-            for seq, token in zip(asked.seqs, tokens, strict=True):
-                job = queue.ackable(seq, asked.node, token)
-                if job is None:
-                    skipped.append(seq)
-                else:
-                    before[seq] = job.saved()
-                    queue.ack(seq, job)
+            before, skipped = acked(queue, jobs)
             change = _Acked(
                 topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
             )
@@ -87,35 +80,25 @@ class Leases:
         change.done(Timing())
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_jobs(NACK, request, self.staging.limits)
+        asked, jobs = parse_jobs(NACK, request, self.staging.limits)
         delay, reason = clamped_delay(asked), told_reason(asked)
         topic, queue = self.look(request)
-        now = self.staging.clock.now_ms()
-        before: Saved = {}
-        skipped = []
         with indivisible:
-            for seq, token in zip(asked.seqs, tokens, strict=True):
-                job = queue.holder(seq, asked.node, token)
-                if job is None:
-                    skipped.append(seq)
-                else:
-                    before[seq] = job.saved()
-                    queue.release(seq, job, now + delay, now)
+            before, skipped = released(queue, jobs, delay, self.staging.clock.now_ms())
             change = _Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before)
-            if reason is not None:
-                change.explain(queue, reason)
+            change.explain(queue, reason)
             change_leases(change)
 
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_jobs(EXTEND, request, self.staging.limits)
+        asked, jobs = parse_jobs(EXTEND, request, self.staging.limits)
         topic, queue = self.look(request)
         deadline = self.staging.clock.now_ms() + clamped_lease(asked.lease_ms)
         before: Saved = {}
         skipped = []
         ids: dict[str, str] = {}
         with indivisible:
-            for seq, token in zip(asked.seqs, tokens, strict=True):
-                job = None if seq in before else queue.holder(seq, asked.node, token)
+            for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
+                job = None if seq in before else queue.holder(seq, jobs.node, token)
                 if job is None:
                     skipped.append(seq)
                 else:
@@ -161,11 +144,43 @@ class Leases:
         return [topic.name, *self.counts(topic), *others]
 
 
+def acked(queue: Queue, jobs: Named) -> tuple[Saved, list[int]]:
+    """Begins the deletion of the jobs that the worker holds. Returns their earlier states, and the other seqs."""
+    before: Saved = {}
+    skipped = []
+    for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
+        job = queue.ackable(seq, jobs.node, token)
+        if job is None:
+            skipped.append(seq)
+        else:
+            before[seq] = job.saved()
+            queue.ack(seq, job)
+    return before, skipped
+
+
+def released(queue: Queue, jobs: Named, delay: int, now: int) -> tuple[Saved, list[int]]:
+    """Ends the leases that the worker holds. Returns the earlier states of the jobs, and the seqs of the others."""
+    before: Saved = {}
+    skipped = []
+    for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
+        job = queue.holder(seq, jobs.node, token)
+        if job is None:
+            skipped.append(seq)
+        else:
+            before[seq] = job.saved()
+            queue.release(seq, job, now + delay, now)
+    return before, skipped
+
+
 class LeasesChanged(TopicChange, kw_only=True, eq=False):
     """Jobs of a queue have another holder or none. `before` is their previous state."""
 
     staging: Staging
     before: Saved
+    follows: bool = False
+    """Whether it is staged in any case, so that it shares the outcome of what its request staged before it."""
+    after: Saved | None = None
+    """The state that it gave the jobs, if it is staged without a frame: later changes may be done before it then."""
     reasons: list[list[Any]] | UnsetType = UNSET
     """`[seq, reason]` of jobs, for the log."""
     acks_synced: bool = False
@@ -180,30 +195,41 @@ class LeasesChanged(TopicChange, kw_only=True, eq=False):
     def apply(self, timing: Timing) -> None:
         queue = self.topic.queue
         assert queue is not None
-        assert isinstance(self.body, LeasesFrame)
-        queue.unlogged = bool(self.body.forget)
+        if isinstance(self.body, LeasesFrame):
+            queue.unlogged = bool(self.body.forget)
         self.done(timing if self.acks_synced else Timing(timing.write_ms))
 
     def restore(self) -> None:
-        """Gives the jobs their previous state."""
+        """Gives the jobs their previous state, except those that others have changed since."""
         queue = self.topic.queue
         assert queue is not None
         for seq, saved in self.before.items():
-            queue.undo(seq, saved)
+            job = queue.jobs.get(seq)
+            if self.after is None or (job is not None and job.saved() == self.after[seq]):
+                queue.undo(seq, saved)
 
     def undo(self, error: TopicsError) -> None:
         self.restore()
         self.failed(error)
 
 
+def forgets(topic: Topic) -> bool:
+    """Whether the next change of leases logs that the leases of the last stop are out of date."""
+    config, queue = topic.assigned_config, topic.queue
+    assert queue is not None
+    return config.durability.logged and not config.leases_durable and not queue.unlogged
+
+
 def change_leases(change: LeasesChanged) -> None:
-    """Stages a change of leases that the job table has already, if it is logged. Otherwise it is done at once, or taken
-    back: then raises `Undone`."""
+    """Stages a change of leases that the job table has already, if it is logged or `follows` another one. Otherwise it
+    is done at once, or taken back: then raises `Undone`."""
     queue = change.topic.queue
     assert queue is not None
     config = change.topic.assigned_config
     durability = config.durability
-    if not change.before or not durability.logged or (not config.leases_durable and queue.unlogged):
+    forget = forgets(change.topic)
+    logged = bool(change.before) and durability.logged and (config.leases_durable or forget)
+    if not logged and not change.follows:
         try:
             change.done(Timing())
         except Exception as fault:
@@ -211,14 +237,16 @@ def change_leases(change: LeasesChanged) -> None:
             raise Undone("the answer failed") from fault
         return
     change.acks_synced = durability.acks_synced
-    if config.leases_durable:
-        change.body = LeasesFrame(rows=list(map(queue.row, change.before)), reasons=change.reasons)
-        change.requires_sync = durability.acks_synced
-    else:
+    if not logged:
+        change.after = {seq: queue.jobs[seq].saved() for seq in change.before}
+    elif forget:
         # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
         # no crash can bring them back.
         change.body = LeasesFrame(forget=True)
         change.requires_sync = durability.reaches_device
+    else:
+        change.body = LeasesFrame(rows=list(map(queue.row, change.before)), reasons=change.reasons)
+        change.requires_sync = durability.acks_synced
     change.staging.stage(change)
 
 
@@ -236,15 +264,16 @@ class _Acked(JobsDeleted, eq=False):
         refuse(self.request.id, self.respond, error)
 
 
-class _Nacked(LeasesChanged, eq=False):
-    leases: Leases
-    skipped: list[int]
-    request: Request[Nack]
-    respond: Respond
+class Released(LeasesChanged, kw_only=True, eq=False):
+    """Jobs have no holder any more, and maybe another reason."""
+
     explained: dict[int, str | None] = field(default_factory=dict)
     """The earlier reasons of jobs that have another one now."""
 
-    def explain(self, queue: Queue, reason: str) -> None:
+    def explain(self, queue: Queue, reason: str | None) -> None:
+        """Gives the jobs a reason; None leaves theirs."""
+        if reason is None:
+            return
         self.explained = {seq: queue.reasons.get(seq) for seq in self.before}
         for seq in self.before:
             queue.explain(seq, reason)
@@ -257,6 +286,13 @@ class _Nacked(LeasesChanged, eq=False):
         for seq, reason in self.explained.items():
             if seq in queue.jobs:
                 queue.explain(seq, reason)
+
+
+class _Nacked(Released, eq=False):
+    leases: Leases
+    skipped: list[int]
+    request: Request[Nack]
+    respond: Respond
 
     def done(self, timing: Timing) -> None:
         self.staging.events.jobs_changed(self.topic)

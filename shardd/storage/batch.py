@@ -26,6 +26,7 @@ FRESH = 1024
 """Batches whose columns are kept, of at most `FRESH_BYTES` bytes each: about 1 MB in all."""
 FRESH_BYTES = 1024
 
+_GONE = bytes([DELETED])
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
 
@@ -150,7 +151,7 @@ class Batch:
             return None
         if self.flags is None:
             return self.first_seq + self.start
-        return self.first_seq + self.mask(self.start, self.count).index(1) + self.start
+        return self.first_seq + self.count - len(self.flags[self.start :].lstrip(_GONE))
 
     @property
     def last_live(self) -> int | None:
@@ -158,7 +159,7 @@ class Batch:
             return None
         if self.flags is None:
             return self.last_seq
-        return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
+        return self.first_seq + len(self.flags.rstrip(_GONE)) - 1
 
     def columns(self) -> Columns:
         """The records as columns. Raises `SegmentError` if the file cannot be read."""
@@ -308,7 +309,15 @@ class Batch:
 
 def _place(mask: bytes, number: int) -> int:
     """The place of the `number`-th 1, counted from 1."""
-    return bisect_left(list(accumulate(mask)), number)
+    first, stop = 0, len(mask)
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        if (there := mask.count(1, first, middle)) >= number:
+            stop = middle
+        else:
+            number -= there
+            first = middle
+    return first
 
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:

@@ -9,7 +9,7 @@ at a time and at most twice. So the cost of a topic is per thousand records, ind
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
@@ -133,7 +133,7 @@ class BatchSequence:
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
             end = stop = min(batch.count, upto + 1 - batch.first_seq)
-            if end <= start:
+            if end <= start or not batch.live:
                 if batch.first_seq > upto:
                     break
                 continue
@@ -162,6 +162,23 @@ class BatchSequence:
                 return slices, batch.first_seq + end - 1
         return slices, upto
 
+    def chosen(self, seqs: Sequence[int]) -> list[Slice]:
+        """The live ones of the records with these seqs, which are ascending and distinct. Raises `SegmentError`."""
+        slices: list[Slice] = []
+        at = 0
+        while at < len(seqs):
+            place = self.place(seqs[at])
+            batch = self.batches[max(place, 0)] if self.batches else None
+            if batch is None or place < 0 or seqs[at] > batch.last_seq:
+                at += 1
+                continue
+            end = bisect_right(seqs, batch.last_seq, at)
+            start, stop = max(seqs[at] - batch.first_seq, batch.start), seqs[end - 1] - batch.first_seq + 1
+            if start < stop and (mask := _marked(batch, seqs[at:end], start, stop)).count(1):
+                slices.append(Slice(batch.columns(), batch.first_seq, start, stop, mask))
+            at = end
+        return slices
+
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
         """As `Topic.pieces`."""
         found: list[Piece] = []
@@ -184,3 +201,15 @@ class BatchSequence:
             if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
                 return found, batch.first_seq + stop - 1
         return found, upto
+
+
+def _marked(batch: Batch, seqs: Sequence[int], start: int, stop: int) -> bytes:
+    """The mask of positions `start` to before `stop`, with a 1 for each live record that has one of these seqs."""
+    marks = bytearray(stop - start)
+    for seq in seqs:
+        if seq - batch.first_seq >= start:
+            marks[seq - batch.first_seq - start] = 1
+    if batch.flags is None:
+        return bytes(marks)
+    both = int.from_bytes(marks, "little") & int.from_bytes(batch.mask(start, stop), "little")
+    return both.to_bytes(stop - start, "little")

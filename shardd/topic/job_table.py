@@ -151,20 +151,25 @@ class Queue:
 
     def offer_again(self) -> None:
         """Offer the READY jobs again that `pop_ready` has taken out. Called when their records could not be read."""
-        for seq in [seq for seq, job in self.jobs.items() if job.state is _READY]:
-            heappush(self._reclaim, seq)
+        self.offer([seq for seq, job in self.jobs.items() if job.state is _READY])
 
     # Changes
 
-    def pop_ready(self) -> int | None:
-        """Take out and return the lowest READY seq; None if there is none. The caller must change the job's state, else
-        no claim finds the job until its next change. May return a seq twice before its state changes."""
-        while self._reclaim:
+    def pop_ready(self, most: int) -> list[int]:
+        """Take out and return the lowest READY seqs, at most so many. The caller must change their states or `offer`
+        them again, else no claim finds a job until its next change. A further call may return the last one again."""
+        found: list[int] = []
+        while self._reclaim and len(found) < most:
             seq = heappop(self._reclaim)
             job = self.jobs.get(seq)
-            if job is not None and job.state is _READY:
-                return seq
-        return None
+            if job is not None and job.state is _READY and seq not in found[-1:]:
+                found.append(seq)
+        return found
+
+    def offer(self, seqs: Iterable[int]) -> None:
+        """Offer READY jobs that `pop_ready` has taken out again."""
+        for seq in seqs:
+            heappush(self._reclaim, seq)
 
     def first_ready(self) -> int | None:
         """The seq that `pop_ready` would return, left in."""

@@ -548,6 +548,10 @@ class Topic:
             upto = min(upto, gap - 1)
         return self._sequence.window(start_seq, limit, budget, upto)
 
+    def chosen(self, seqs: Sequence[int]) -> list[Slice]:
+        """The live ones of the records with these seqs, which are ascending and distinct. Raises `SegmentError`."""
+        return self._sequence.chosen(seqs)
+
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
         """Records from `start_seq` to `upto` as their batches have them, deleted ones with their flags.
 

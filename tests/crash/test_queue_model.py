@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from errno import EIO
 from itertools import count as counting
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -135,7 +137,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, most=st.integers(1, 5))
     def claim(self, worker: str, most: int) -> None:
-        claimed = self.here.call("claim", "q", {"node": worker, "max": most})["claimed"]
+        self.claimed(self.here.call("claim", "q", {"node": worker, "max": most}), worker, most)
+
+    def claimed(self, answer: Any, worker: str, most: int) -> None:
+        """What a claim that is answered at once has done."""
+        claimed = answer["claimed"]
         expected: list[int] = []
         for seq in self.claimable():
             if len(expected) == most:
@@ -154,6 +160,89 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.until == self.now + LEASE
             self.old_tokens.append((each["$seq"], worker, job.token))
 
+    def mine(self, seq: int, worker: str, token: str | None, op: str) -> bool:
+        """Whether an ack, a nack or an extend of a job counts."""
+        job = self.jobs.get(seq)
+        held = job is not None and seq not in self.doomed and job.holder == worker and token in (None, job.token)
+        return held and (op == "ack" or self.leased(seq))
+
+    def ended(self, seq: int, op: str, delay: int) -> None:
+        """An ack or a nack of a job has counted."""
+        job = self.jobs[seq]
+        if op == "ack":
+            del self.jobs[seq]
+            self.acked.add(job.data)
+        else:
+            job.holder, job.until, job.delayed = "", -1, self.now + delay
+            self.changed = True
+
+    @rule(
+        data=st.data(),
+        worker=WORKERS,
+        most=st.integers(1, 5),
+        delay=st.sampled_from([0, 700]),
+        how=st.sampled_from(["good", "good", "refused", "waits"]),
+    )
+    def finish_and_claim(self, data: st.DataObject, worker: str, most: int, delay: int, how: str) -> None:
+        """An ack, a nack or both in a claim, of any tokens that were ever issued. It is carried out, or its write fails
+        and nothing of it is, or it waits because there are no jobs."""
+        if not self.old_tokens:
+            return
+        parts: dict[str, dict[str, Any]] = {}
+        expected: dict[str, tuple[list[int], list[int]]] = {}
+        gone: set[int] = set()
+        for op in data.draw(st.sampled_from([["ack"], ["nack"], ["ack", "nack"]])):
+            tokens = data.draw(st.lists(st.sampled_from(self.old_tokens), min_size=1, max_size=3))
+            seqs = [seq for seq, _, _ in tokens]
+            parts[op] = {"node": tokens[0][1], "seqs": seqs, "delay_ms": delay} | (
+                {"lease_ids": [token for _, _, token in tokens]} if data.draw(st.booleans()) else {}
+            )
+            if op == "ack":
+                del parts[op]["delay_ms"]
+            counts, skipped = expected[op] = [], []
+            for seq, _, token in tokens:
+                fence = token if "lease_ids" in parts[op] else None
+                good = seq not in gone and self.mine(seq, tokens[0][1], fence, op)
+                (counts if good else skipped).append(seq)
+                gone |= {seq} if good else set()
+        if how == "refused":
+            if expected.get("ack", ([], []))[0]:  # else it may need no write
+                self.refused_claim({"node": worker, "max": most, **parts})
+            return
+        for op, (counts, _) in expected.items():
+            for seq in counts:
+                self.ended(seq, op, delay)
+        body: dict[str, Any] = {"node": worker, "max": most, **parts}
+        if how == "waits" and not self.claimable():
+            answer = self.waited({**body, "wait_ms": 1})
+        else:
+            answer = self.here.call("claim", "q", body)
+        for op, (counts, skipped) in expected.items():
+            assert answer[op] == {f"{op}ed": len(counts), "skipped": skipped}
+        self.claimed(answer, worker, most)
+
+    def waited(self, body: dict[str, Any]) -> Any:
+        """The answer of a claim that waits until its time is over, or a lease ends at that moment."""
+        ident = self.here.send("claim", "q", body)
+        self.here.shard.flush()
+        assert self.here.parked(ident)
+        self.here.shard.commits.sync_now()
+        self.here.clock.advance(1)
+        self.here.shard.deliver()
+        self.here.shard.commits.sync_now()
+        reply = self.here.replies[ident]
+        assert isinstance(reply, Reply)
+        return msgspec.json.decode(reply.body)
+
+    def refused_claim(self, body: dict[str, Any]) -> None:
+        disk = self.here.disk
+        assert isinstance(disk, FaultDisk)
+        self.here.shard.commits.sync_now()
+        disk.fail["write"] = OSError(EIO, "the model says so")
+        reply = self.here.reply("claim", "q", body)
+        del disk.fail["write"]
+        assert reply.error is not None
+
     @rule(data=st.data(), op=st.sampled_from(["ack", "ack", "nack", "extend"]), delay=st.sampled_from([0, 700]))
     def use(self, data: st.DataObject, op: str, delay: int) -> None:
         """Any token that was ever issued: current, late, stale, or of a job that was acked."""
@@ -164,27 +253,19 @@ class QueueMachine(RuleBasedStateMachine):
         body: dict[str, Any] = {"node": worker, "seqs": [seq], "delay_ms": delay, "lease_ms": 2 * LEASE}
         if fenced:
             body["lease_ids"] = [token]
-        job = self.jobs.get(seq)
-        mine = (
-            job is not None and seq not in self.doomed and job.holder == worker and (not fenced or job.token == token)
-        )
-        counts = mine and (op == "ack" or self.leased(seq))
+        counts = self.mine(seq, worker, token if fenced else None, op)
         answer = self.here.call(op, "q", body)
         assert answer["skipped"] == ([] if counts else [seq])
         if not counts:
             return
-        assert job is not None
-        if op == "ack":
-            del self.jobs[seq]
-            self.acked.add(job.data)
-        elif op == "nack":
-            job.holder, job.until, job.delayed = "", -1, self.now + delay
-            self.changed = True
-        else:
-            job.until = answer["deadlines"][str(seq)]
-            assert answer["lease_ids"] == {str(seq): job.token}
-            assert job.until == self.now + 2 * LEASE
-            self.changed = True
+        if op != "extend":
+            self.ended(seq, op, delay)
+            return
+        job = self.jobs[seq]
+        job.until = answer["deadlines"][str(seq)]
+        assert answer["lease_ids"] == {str(seq): job.token}
+        assert job.until == self.now + 2 * LEASE
+        self.changed = True
 
     @rule(ms=st.sampled_from([1, 300, LEASE, LEASE + 1]))
     def pass_time(self, ms: int) -> None:
@@ -271,6 +352,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         state = self.here.call("state", "q")
         assert state["count"] == len(self.jobs)
+        assert state["queue"].pop("waits_for", "not_ready") == "not_ready"  # a silent link
         assert state["queue"] == {
             "ready": len(self.claimable()),
             "in_flight": len(self.held()),

@@ -65,7 +65,7 @@ CALLS: list[tuple[int, str, str, Any]] = [
     (200, "POST", "/v0/topics/jobs/ack", {"node": "w", "seqs": [1, 9], "later": 1}),
     (200, "POST", "/v0/topics/jobs/nack", {"node": "w", "seqs": [2], "reason": "why", "later": 1}),
     (200, "POST", "/v0/topics/jobs/peek", {"first_seq": 2}),
-    (200, "POST", "/v0/topics/jobs/claim", {"node": "w"}),
+    (200, "POST", "/v0/topics/jobs/claim", {"node": "w", "ack": {"seqs": [1]}, "nack": {"seqs": [2], "later": 1}}),
     (200, "POST", "/v0/topics/dead/redrive", {"queue": "jobs", "later": 1}),
     (200, "POST", "/v0/watch", {"topics": {"log": {"tail": True}}, "later": 1}),
     (200, "POST", "/v0/tickets", {"path": "/v0/ws", "later": 1}),

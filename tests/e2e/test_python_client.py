@@ -198,7 +198,9 @@ def test_administration(shared: Service, backend: str) -> None:
         assert await first(client, queue + ".dead") == "job"
         await client.redrive(queue + ".dead", queue)
         (job,) = await client.claim(queue, "n", wait_ms=5000)
-        assert (await client.ack(queue, "n", [job]))["acked"] == 1
+        claimed = await client.claim(queue, "n", ack=[job])
+        assert (claimed, claimed.ack, claimed.nack) == ([], {"acked": 1, "skipped": []}, None)
+        assert (await client.ack(queue, "n", [job]))["skipped"] == [job.seq]
         assert await client.delete_topic(source)
         assert not await client.delete_topic(source)
 

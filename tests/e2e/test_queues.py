@@ -84,6 +84,23 @@ def test_jobs_are_produced_claimed_and_acked(shared: Service) -> None:
     connection.close()
 
 
+def test_a_claim_finishes_jobs_first_and_says_so_also_after_a_wait(shared: Service) -> None:
+    call(shared, "PUT", "fin", {"type": "queue", "durable": True})
+    call(shared, "POST", "fin", {"records": [{"data": n} for n in range(4)]})
+    jobs = call(shared, "POST", "fin/claim", {"node": "w", "max": 3})["claimed"]
+    ids = [job["lease_id"] for job in jobs]
+    body = {"node": "w", "ack": {"seqs": [1, 2], "lease_ids": ids[:2]}, "nack": {"seqs": [3], "delay_ms": 60_000}}
+    answer = call(shared, "POST", "fin/claim", body)
+    assert [job["$seq"] for job in answer["claimed"]] == [4]
+    assert (answer["ack"], answer["nack"]) == ({"acked": 2, "skipped": []}, {"nacked": 1, "skipped": []})
+    assert answer["performance"]["fsync_ms"] > 0
+    answer = call(shared, "POST", "fin/claim", {"node": "w", "wait_ms": 100, "ack": {"seqs": [1, 4]}})
+    assert (answer["claimed"], answer["ack"]) == ([], {"acked": 1, "skipped": [1]})
+    status, answer = shared.request("POST", "/v0/topics/fin/claim", {"node": "w", "ack": {"seqs": []}})
+    assert (status, answer["error"]["detail"]) == (400, {"field": "ack.seqs"})
+    assert call(shared, "GET", "fin")["count"] == 1
+
+
 def test_a_log_answers_409(shared: Service) -> None:
     call(shared, "PUT", "log")
     for method, path, body in (("POST", "claim", {"node": "w"}), ("GET", "work?node=w", None)):
@@ -251,17 +268,21 @@ LEASE_MS = 3000
 
 def _work(port: int, node: str, path: str) -> None:
     """A worker: claims jobs, notes them with their deadlines, acks them and notes the accepted acks. It repeats every
-    failed request."""
-    random.seed(node)
+    failed request. Every other one acks in the next claim."""
+    finishes = random.Random(node).random() < 0.5
+    ack: dict[str, Any] | None = None
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     connection: http.client.HTTPConnection | None = None
     while True:
         try:
             if connection is None:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            status, answer = ask(
-                connection, "POST", "/v0/topics/jobs/claim", {"node": node, "max": 50, "lease_ms": LEASE_MS}
-            )
+            claim = {"node": node, "max": 50, "lease_ms": LEASE_MS, "ack": ack}
+            status, answer = ask(connection, "POST", "/v0/topics/jobs/claim", claim)
+            if status == 200 and ack is not None:
+                done = set(ack["seqs"]) - set(answer["ack"]["skipped"])
+                os.write(log, json.dumps([["ack", seq, node, 0, 0] for seq in done]).encode() + b"\n")
+                ack = None
             if status != 200 or not answer["count"]:
                 time.sleep(0.05)
                 continue
@@ -269,6 +290,9 @@ def _work(port: int, node: str, path: str) -> None:
             rows = [["got", job["$seq"], node, job["deadline"], time.time() * 1000] for job in jobs]
             os.write(log, json.dumps(rows).encode() + b"\n")
             body = {"node": node, "seqs": [j["$seq"] for j in jobs], "lease_ids": [j["lease_id"] for j in jobs]}
+            if finishes:
+                ack = body
+                continue
             status, answer = ask(connection, "POST", "/v0/topics/jobs/ack", body)
             if status == 200:
                 done = set(body["seqs"]) - set(answer["skipped"])

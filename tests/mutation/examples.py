@@ -144,7 +144,18 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example(("m-log",), body={"before_seq": 1, "match": ["tag", "Glob", "t*"]}, before=LOG),
         Example(("m-log",), body={"match": "t"}, before=LOG),
     ),
-    "claim": (Example(("m-queue",), body={"node": "w", "max": 1, "lease_ms": 1000, "wait_ms": 5}, before=QUEUE),),
+    "claim": (
+        Example(("m-queue",), body={"node": "w", "max": 1, "lease_ms": 1000, "wait_ms": 5}, before=QUEUE),
+        Example(
+            ("m-queue",),
+            body={
+                "node": "w",
+                "ack": {"seqs": [1, 9], "lease_ids": [LEASE, "x"], "node": "w"},
+                "nack": {"seqs": [2], "lease_ids": ["x"], "node": "w", "delay_ms": 10, "reason": "exit status 1"},
+            },
+            before=LEASED,
+        ),
+    ),
     "ack": (Example(("m-queue",), body={"node": "w", "seqs": [1, 2], "lease_ids": [LEASE, "x"]}, before=LEASED),),
     "nack": (
         Example(

@@ -176,7 +176,9 @@ test("administration", async () => {
   assert.equal(await first("adm.dead"), "job");
   await client.redrive("adm.dead", "adm");
   const [again] = await client.claim("adm", "n", { waitMs: 5000 });
-  assert.equal((await client.ack("adm", "n", [again])).acked, 1);
+  const none = await client.claim("adm", "n", { ack: [again] });
+  assert.deepEqual([none.length, none.ack, none.nack], [0, { acked: 1, skipped: [] }, undefined]);
+  assert.deepEqual((await client.ack("adm", "n", [again])).skipped, [again.seq]);
   assert.ok(await client.deleteTopic("src"));
   assert.ok(!(await client.deleteTopic("src")));
   assert.equal((await client.call("health", {})).status, "ok");

@@ -1,8 +1,9 @@
 /** `Topics`: the operations of the service. */
 
+import { claim, type ClaimOptions, type Jobs, named } from "./claiming.js";
 import { type Answer, type CallOptions, Connection, type Input, type OperationName } from "./connection.js";
 import { type EndpointOptions, resolve } from "./endpoint.js";
-import { type Job, jobOf, type NewRecord, type Published, type Schemas } from "./items.js";
+import { type Claimed, type NewRecord, type Published, type Schemas } from "./items.js";
 import { type Camel, camel, snake } from "./names.js";
 import {
   type BatchOptions,
@@ -32,8 +33,6 @@ export interface ClientOptions extends EndpointOptions {
 
 /** A tag, or `["tag", "Eq" | "Glob", text]`; a Glob ends with `*`. */
 export type Match = string | ["tag", "Eq" | "Glob", string];
-
-type Jobs = Pick<Job, "seq" | "leaseId">[];
 
 const OPTIONS = ["token", "context", "patienceMs", "fetch", "WebSocket", "parse", "key"];
 
@@ -172,18 +171,16 @@ export class Topics {
     return new Worker<T>(this.connection, queue, handler, options);
   }
 
-  async claim<T = unknown>(
-    queue: string,
-    node: string,
-    options: { max?: number; leaseMs?: number; waitMs?: number } = {},
-  ): Promise<Job<T>[]> {
-    const { max, leaseMs: lease_ms, waitMs: wait_ms } = options;
-    const told = await this.call("claim", { path: { topic: queue }, body: { node, ...defined({ max, lease_ms, wait_ms }) } });
-    return told.claimed.map((each) => jobOf<T>(queue, each));
+  /**
+   * Lease jobs. The same request first completes the jobs `ack` and gives back the jobs `nack`, with `delayMs` and `reason`.
+   * If the claim is refused, it has finished none of them, unless the error's `outcome` is `unknown`.
+   */
+  claim<T = unknown>(queue: string, node: string, options: ClaimOptions = {}): Promise<Claimed<T>> {
+    return claim<T>(this.connection, queue, node, options);
   }
 
   async ack(queue: string, node: string, jobs: Jobs): Promise<Camel<Schemas["Acked"]>> {
-    return camel(await this.call("ack", { path: { topic: queue }, body: leases(node, jobs) }));
+    return camel(await this.call("ack", { path: { topic: queue }, body: { node, ...named(jobs) } }));
   }
 
   async nack(
@@ -192,11 +189,11 @@ export class Topics {
     jobs: Jobs,
     { delayMs: delay_ms = 0, reason }: { delayMs?: number; reason?: string } = {},
   ): Promise<Camel<Schemas["Nacked"]>> {
-    return camel(await this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms, ...defined({ reason }) } }));
+    return camel(await this.call("nack", { path: { topic: queue }, body: { node, ...named(jobs), delay_ms, ...defined({ reason }) } }));
   }
 
   async extend(queue: string, node: string, jobs: Jobs, leaseMs: number): Promise<Camel<Schemas["Extended"]>> {
-    return camel(await this.call("extend", { path: { topic: queue }, body: { ...leases(node, jobs), lease_ms: leaseMs } }));
+    return camel(await this.call("extend", { path: { topic: queue }, body: { node, ...named(jobs), lease_ms: leaseMs } }));
   }
 
   /** Look at jobs without leasing any. */
@@ -219,10 +216,6 @@ export class Topics {
   ticket(path: string): Promise<Schemas["Ticket"]> {
     return this.call("make_ticket", { body: { path } });
   }
-}
-
-function leases(node: string, jobs: Jobs): { node: string; seqs: number[]; lease_ids: string[] } {
-  return { node, seqs: jobs.map((job) => job.seq), lease_ids: jobs.map((job) => job.leaseId) };
 }
 
 async function* pages<P extends { next_cursor?: string }>(turn: (cursor: string) => Promise<P>): AsyncGenerator<P, void, undefined> {

@@ -1,9 +1,10 @@
 /** Client of topics, a persistent event engine: publish, read, tail and work, in browsers and Node. */
 
+export type { ClaimOptions } from "./claiming.js";
 export { type ClientOptions, type Match, Topics } from "./client.js";
 export type { Answer, CallOptions, Connection, Input, OperationName } from "./connection.js";
 export * from "./errors.js";
-export type { Gap, Job, Meta, NewRecord, Published, Schemas, TopicDeleted, TopicRecord } from "./items.js";
+export type { Claimed, Gap, Job, Meta, NewRecord, Published, Schemas, TopicDeleted, TopicRecord } from "./items.js";
 export type { Camel } from "./names.js";
 export { OPERATIONS } from "./operations.js";
 export type { BatchOptions, Config, Publisher, PublishOptions, RecordOptions } from "./publishing.js";

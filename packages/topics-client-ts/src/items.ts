@@ -75,6 +75,12 @@ export interface Job<T = unknown> {
   deliveries: number;
 }
 
+/** The jobs of a claim. `ack` and `nack` tell of the jobs that it finished, if there were some. */
+export type Claimed<T = unknown> = Job<T>[] & {
+  ack?: Pick<Schemas["Acked"], "acked" | "skipped">;
+  nack?: Pick<Schemas["Nacked"], "nacked" | "skipped">;
+};
+
 function shown(told: { $tag?: string; meta?: Meta }): { tag?: string; meta?: Meta } {
   return { ...(told.$tag !== undefined && { tag: told.$tag }), ...(told.meta !== undefined && { meta: told.meta }) };
 }

@@ -749,6 +749,80 @@ export interface components {
             /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
+        /** @description Jobs that a claim completes first. Those that the worker does not hold are skipped. */
+        ClaimAck: {
+            /**
+             * @description seqs of the jobs
+             * @example [
+             *       480101,
+             *       480104
+             *     ]
+             */
+            seqs: number[];
+            /** @description `lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped */
+            lease_ids?: string[] | null;
+            /**
+             * @description who holds them; null: the `node` of the claim
+             * @example worker-eu-1
+             */
+            node?: string | null;
+        };
+        /** @description What became of the jobs in the `ack` of a claim. */
+        ClaimAcked: {
+            /**
+             * @description jobs completed
+             * @example 2
+             */
+            acked: number;
+            /**
+             * @description seqs whose job the worker does not hold
+             * @example []
+             */
+            skipped: number[];
+        };
+        /** @description Jobs that a claim gives back first. */
+        ClaimNack: {
+            /**
+             * @description seqs of the jobs
+             * @example [
+             *       480101,
+             *       480104
+             *     ]
+             */
+            seqs: number[];
+            /** @description `lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped */
+            lease_ids?: string[] | null;
+            /**
+             * @description who holds them; null: the `node` of the claim
+             * @example worker-eu-1
+             */
+            node?: string | null;
+            /**
+             * @description claim them no earlier, clamped to 0..86400000
+             * @default 0
+             * @example 1000
+             */
+            delay_ms?: number | null;
+            /**
+             * @description why the attempt failed, at most 512 bytes of UTF-8; a dead letter has the last one told as `meta.$dead_letter_reason`
+             * @default null
+             * @example exit status 1: no such mailbox
+             */
+            reason?: string | null;
+        };
+        /** @description What became of the jobs in the `nack` of a claim. */
+        ClaimNacked: {
+            /**
+             * @description jobs given back
+             * @example 2
+             */
+            nacked: number;
+            /**
+             * @description seqs whose job the worker does not hold
+             * @example []
+             */
+            skipped: number[];
+        };
         /**
          * @description A claim for jobs.
          * @example {
@@ -779,6 +853,10 @@ export interface components {
              * @default 0
              */
             wait_ms?: number | null;
+            /** @description jobs to complete before this claim takes others, as an ack of its own (an extension) */
+            ack?: components["schemas"]["ClaimAck"] | null;
+            /** @description jobs to give back before this claim takes others, as a nack of its own after the ack (an extension) */
+            nack?: components["schemas"]["ClaimNack"] | null;
         };
         ClaimedJob: {
             /**
@@ -877,6 +955,10 @@ export interface components {
              * @example 840
              */
             ready: number;
+            /** @description if the claim had an `ack` */
+            ack?: components["schemas"]["ClaimAcked"];
+            /** @description if the claim had a `nack` */
+            nack?: components["schemas"]["ClaimNacked"];
             performance: components["schemas"]["Performance"];
             /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];

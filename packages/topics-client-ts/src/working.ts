@@ -1,7 +1,7 @@
 /**
  * Workers: they claim jobs of a queue, run a handler for each, and ack, or nack with a pause that grows.
  *
- *     the handler returns          ack
+ *     the handler returns          ack, in the claim for the next job if that is due
  *     the handler throws           nack, held back for `backoff(deliveries)`
  *     the handler runs             its lease is extended each third of `leaseMs`
  *     `stop()`, or the signal      no more claims; handlers finish, after `graceMs` their signal is aborted and their jobs
@@ -10,9 +10,10 @@
  * Delivery is at least once: a worker that loses its lease has its job run by another one, too.
  */
 
+import { claim, named } from "./claiming.js";
 import { type Connection, randomName, sleep } from "./connection.js";
 import { TopicsError } from "./errors.js";
-import { type Job, jobOf } from "./items.js";
+import type { Job } from "./items.js";
 
 /** Does a job. `signal` is aborted when the grace of a stop is over. */
 export type Handler<T = unknown> = (job: Job<T>, signal: AbortSignal) => unknown;
@@ -61,6 +62,11 @@ export class Worker<T = unknown> {
   readonly #beats = new AbortController();
   #grace: ReturnType<typeof setTimeout> | undefined;
   #wake: () => void = () => undefined;
+  /** Whether claims wait for a free slot: the next job that ends is the reason for one. */
+  #claimIsDue = false;
+  /** Done jobs that the next claim acks, at most as many as a claim ever got: the service takes as many. */
+  #finished: Job<T>[] = [];
+  #most = 0;
 
   constructor(
     private readonly connection: Connection,
@@ -100,25 +106,35 @@ export class Worker<T = unknown> {
     }
   }
 
-  /** Claim as many jobs as there are free slots, again and again. */
+  /** Claim as many jobs as there are free slots, again and again. A claim with an ack waits for no jobs. */
   async #claim(): Promise<void> {
-    const { concurrency = 1, leaseMs: lease_ms = 30_000, waitMs: wait_ms = 20_000 } = this.options;
+    const { concurrency = 1, leaseMs = 30_000, waitMs = 20_000 } = this.options;
     const { signal } = this.#claims;
-    while (!signal.aborted) {
-      const max = concurrency - this.#running.size;
-      if (max <= 0) {
-        await new Promise<void>((resolve) => (this.#wake = resolve));
-        continue;
+    try {
+      while (!signal.aborted) {
+        const max = concurrency - this.#running.size;
+        this.#claimIsDue = max <= 0;
+        if (max <= 0) {
+          await new Promise<void>((resolve) => (this.#wake = resolve));
+          continue;
+        }
+        try {
+          const ack = [...this.#finished];
+          const options = { max, leaseMs, waitMs: ack.length > 0 ? 0 : waitMs, ack };
+          const claimed = await claim<T>(this.connection, this.queue, this.node, options, { signal });
+          this.#finished.splice(0, ack.length);
+          this.done += ack.length;
+          this.#most = Math.max(this.#most, claimed.length);
+          for (const job of claimed) this.#begin(job);
+        } catch (error) {
+          if (signal.aborted) return;
+          if (!(error instanceof TopicsError && error.transient)) throw error;
+          this.#warn(`claims of ${this.queue} go on after an error`, error);
+        }
       }
-      try {
-        const body = { node: this.node, max, lease_ms, wait_ms };
-        const told = await this.connection.call("claim", { path: { topic: this.queue }, body }, { signal });
-        for (const each of told.claimed) this.#begin(jobOf<T>(this.queue, each));
-      } catch (error) {
-        if (signal.aborted) return;
-        if (!(error instanceof TopicsError && error.transient)) throw error;
-        this.#warn(`claims of ${this.queue} go on after an error`, error);
-      }
+    } finally {
+      this.#claimIsDue = false;
+      await this.#ack(this.#finished); // also if a claim that was aborted has acked them
     }
   }
 
@@ -153,11 +169,17 @@ export class Worker<T = unknown> {
       this.#tell(job, error);
       return this.#nack(job, Math.round((this.options.backoff ?? doubling)(job.deliveries)));
     }
+    if (this.#claimIsDue && this.#finished.length < this.#most) this.#finished.push(job);
+    else await this.#ack([job]);
+  }
+
+  async #ack(jobs: Job<T>[]): Promise<void> {
+    if (jobs.length === 0) return;
     try {
-      await this.connection.call("ack", { path: { topic: this.queue }, body: this.#leases([job]) });
-      this.done += 1;
+      await this.connection.call("ack", { path: { topic: this.queue }, body: { node: this.node, ...named(jobs) } });
+      this.done += jobs.length;
     } catch (error) {
-      this.#warn(`job ${job.seq} of ${this.queue} is done, but its ack failed`, error);
+      for (const { seq } of jobs) this.#warn(`job ${seq} of ${this.queue} is done, but its ack failed`, error);
     }
   }
 
@@ -179,14 +201,10 @@ export class Worker<T = unknown> {
 
   async #nack(job: Job<T>, delay_ms: number): Promise<void> {
     try {
-      await this.connection.call("nack", { path: { topic: this.queue }, body: { ...this.#leases([job]), delay_ms } });
+      await this.connection.call("nack", { path: { topic: this.queue }, body: { node: this.node, ...named([job]), delay_ms } });
     } catch (error) {
       this.#warn(`job ${job.seq} of ${this.queue} comes back when its lease ends`, error);
     }
-  }
-
-  #leases(jobs: Job[]): { node: string; seqs: number[]; lease_ids: string[] } {
-    return { node: this.node, seqs: jobs.map((job) => job.seq), lease_ids: jobs.map((job) => job.leaseId) };
   }
 
   /** Extend the leases of the jobs that run. It goes on while handlers finish. */
@@ -198,7 +216,7 @@ export class Worker<T = unknown> {
         await sleep(lease_ms / 3, signal);
         const jobs = [...this.#held.values()].map((held) => held.job);
         if (jobs.length === 0) continue;
-        const body = { ...this.#leases(jobs), lease_ms };
+        const body = { node: this.node, ...named(jobs), lease_ms };
         const { skipped } = await this.connection.call("extend", { path: { topic: this.queue }, body }, { signal });
         const lost = [...this.#held.values()].filter(({ job, settling }) => !settling && skipped.includes(job.seq));
         if (lost.length > 0) this.#warn(`jobs ${lost.map(({ job }) => job.seq)} of ${this.queue} are held no more`);

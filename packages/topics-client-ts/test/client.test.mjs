@@ -267,6 +267,46 @@ test("a handler gets what decode makes, and a job for which it throws fails as i
   assert.deepEqual(asked.slice(1).map(({ path }) => path.split("/").pop()).sort(), ["ack", "nack"]);
 });
 
+const JOB = { $ts: 0, data: null, deadline: 0, deliveries: 1 };
+const job = (seq) => ({ ...JOB, $seq: seq, lease_id: `l${seq}` });
+const TOLD = { acked: 1, skipped: [] };
+
+test("a claim acks and gives back, and a service that passes over it gets requests of their own", async () => {
+  const nacked = { nacked: 1, skipped: [7] };
+  const [client, asked] = scripted([
+    [200, { claimed: [job(1)] }],
+    [200, { claimed: [job(2)], ack: TOLD, nack: nacked }],
+    [200, { claimed: [] }],
+    [200, TOLD],
+  ]);
+  const first = await client.claim("q", "n");
+  assert.deepEqual([first.ack, first.nack], [undefined, undefined]);
+  const second = await client.claim("q", "n", { ack: first, nack: [{ seq: 7, leaseId: "x" }], delayMs: 5, reason: "no" });
+  assert.deepEqual([second[0].seq, second.ack, second.nack], [2, TOLD, nacked]);
+  const third = await client.claim("q", "n", { max: 3, ack: second, nack: [] });
+  assert.deepEqual([third.length, third.ack, third.nack], [0, TOLD, undefined]);
+  const held = (seq) => ({ seqs: [seq], lease_ids: [`l${seq}`] });
+  assert.deepEqual(asked.map(({ path, body }) => [path.split("/").pop(), body]), [
+    ["claim", { node: "n" }],
+    ["claim", { node: "n", ack: held(1), nack: { seqs: [7], lease_ids: ["x"], delay_ms: 5, reason: "no" } }],
+    ["claim", { node: "n", max: 3, ack: held(2) }],
+    ["ack", { node: "n", ...held(2) }],
+  ]);
+});
+
+test("a worker acks in the claim for its next job, and the last one when it stops", async () => {
+  const [client, asked] = scripted([
+    [200, { claimed: [job(1)] }],
+    [200, { claimed: [job(2)], ack: TOLD }],
+    [200, TOLD],
+  ]);
+  const worker = client.worker("q", ({ seq }) => seq === 2 && worker.stop());
+  await worker.run();
+  const told = asked.map(({ path, body }) => [path.split("/").pop(), body.wait_ms, (body.ack ?? body).seqs]);
+  assert.deepEqual(told, [["claim", 20_000, undefined], ["claim", 0, [1]], ["ack", undefined, [2]]]);
+  assert.equal(worker.done, 2);
+});
+
 test("fields of answers are in camelCase, also deep, and data and meta stay as they are", async () => {
   const told = { topic: "t", head_seq: 3, last_write_ts: null, config: { ttl_ms: 1, dead_letter: null }, queue: { in_flight: 2 } };
   const job = { $seq: 1, $ts: 2, data: { a_b: [{ c_d: 1 }] }, meta: { e_f: 1 }, lease_id: "l" };

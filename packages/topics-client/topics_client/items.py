@@ -222,3 +222,10 @@ class Leases(TypedDict, total=False):
     nacked: int
     extended: int
     skipped: Required[list[int]]
+
+
+class Claimed(list[Job]):
+    """The jobs of a claim. `ack` and `nack` tell of the jobs that it finished, None if there were none."""
+
+    ack: Leases | None = None
+    nack: Leases | None = None

@@ -1,6 +1,6 @@
 """Workers: they claim jobs of a queue, run a handler for each, and ack, or nack with a pause that grows.
 
-    the handler returns                      ack
+    the handler returns                      ack, in the claim for the next job if that is due
     the handler raises                       nack, held back for `backoff(deliveries)`; the traceback is logged
     the handler runs                         its lease is extended each third of `lease_ms`
     `stop()`, SIGTERM, SIGINT, cancellation  no more claims; handlers finish, after `grace_s` they are cancelled and
@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
-from topics_client.items import Job, Leases
+from topics_client.items import Claimed, Job, Leases
 from topics_client.options import check
 from topics_client.payloads import decoder
 
@@ -94,12 +94,35 @@ class Leasing:
     connection: Connection
 
     async def claim(
-        self, queue: str, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
-    ) -> list[Job]:
-        """Lease up to `max` jobs to `node`; with `wait_ms`, wait for some if there are none."""
-        body = {"node": node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms}
+        self,
+        queue: str,
+        node: str,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        wait_ms: int = 0,
+        ack: Sequence[Job] = (),
+        nack: Sequence[Job] = (),
+        delay_ms: int = 0,
+        reason: str | None = None,
+    ) -> Claimed:
+        """Lease up to `max` jobs to `node`; with `wait_ms`, wait for some if there are none.
+
+        The same request first completes the jobs `ack` and gives back the jobs `nack`, with `delay_ms` and `reason`. If
+        the claim is refused, it has finished none of them, unless the error's `outcome` is `unknown`."""
+        body: dict[str, Any] = {"node": node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms}
+        if ack:
+            body["ack"] = named(ack)
+        if nack:
+            body["nack"] = {**named(nack), **given_back(delay_ms, reason)}
         told = await self.connection.call("POST", f"/v0/topics/{segment(queue)}/claim", body)
-        return [Job.of(queue, each) for each in told["claimed"]]
+        claimed = Claimed(Job.of(queue, each) for each in told["claimed"])
+        claimed.ack, claimed.nack = told.get("ack"), told.get("nack")
+        if ack and claimed.ack is None:  # a service of an earlier release passes over it
+            claimed.ack = await self.ack(queue, node, ack)
+        if nack and claimed.nack is None:
+            claimed.nack = await self.nack(queue, node, nack, delay_ms=delay_ms, reason=reason)
+        return claimed
 
     async def ack(self, queue: str, node: str, jobs: Sequence[Job]) -> Leases:
         """Complete jobs. `skipped` has those whose lease had ended, or that were acked before."""
@@ -109,16 +132,25 @@ class Leasing:
         self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0, reason: str | None = None
     ) -> Leases:
         """Give jobs back, to be claimed again after `delay_ms`. The service keeps the `reason`, cut to 512 bytes."""
-        more = {"delay_ms": delay_ms, "reason": None if reason is None else shortened(reason)}
-        return await self._leases("nack", queue, node, jobs, more)
+        return await self._leases("nack", queue, node, jobs, given_back(delay_ms, reason))
 
     async def extend(self, queue: str, node: str, jobs: Sequence[Job], *, lease_ms: int) -> Leases:
         """Hold jobs for `lease_ms` from now on."""
         return await self._leases("extend", queue, node, jobs, {"lease_ms": lease_ms})
 
     async def _leases(self, name: str, queue: str, node: str, jobs: Sequence[Job], more: Mapping[str, Any]) -> Leases:
-        body = {"node": node, "seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs], **more}
+        body = {"node": node, **named(jobs), **more}
         return cast(Leases, await self.connection.call("POST", f"/v0/topics/{segment(queue)}/{name}", body))
+
+
+def named(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Jobs as a request names them."""
+    return {"seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs]}
+
+
+def given_back(delay_ms: int, reason: str | None) -> dict[str, Any]:
+    """How a nack gives jobs back."""
+    return {"delay_ms": delay_ms, "reason": None if reason is None else shortened(reason)}
 
 
 @dataclass
@@ -146,6 +178,11 @@ class Worker:
         self._beats = anyio.CancelScope(shield=True)
         self._slots = anyio.Semaphore(self.work.concurrency)
         self._error: TopicsError | None = None
+        self._claim_is_due = False
+        """True while the claims wait for a free slot: the next job that ends is the reason for one."""
+        self._finished: list[Job] = []
+        """Done jobs that the next claim acks, at most as many as a claim ever got: the service takes as many."""
+        self._most = 0
 
     def stop(self, grace_s: float | None = None) -> None:
         """Claim no more. Handlers have `grace_s` to finish."""
@@ -175,28 +212,42 @@ class Worker:
 
     async def _claim(self, handlers: anyio.abc.TaskGroup) -> None:
         """Claim as many jobs as there are free slots, again and again."""
-        while True:
-            await self._slots.acquire()
-            free = 1
-            while self._slots.value:
-                self._slots.acquire_nowait()
-                free += 1
-            jobs: list[Job] = []
-            try:
-                jobs = await self.client.claim(
-                    self.work.queue, self.node, max=free, lease_ms=self.work.lease_ms, wait_ms=self.work.wait_ms
-                )
-            except TopicsError as error:
-                if not error.transient:
-                    self._error = error
-                    return
-                log.warning("claims of %s go on after: %s", self.work.queue, error)
-            finally:
-                for _ in range(free - len(jobs)):
-                    self._slots.release()
-            for job in jobs:
-                self._held[job.lease_id] = held = _Held(job, anyio.CancelScope(shield=True))
-                handlers.start_soon(self._handle, held)
+        try:
+            while self._error is None:
+                self._claim_is_due = True
+                await self._slots.acquire()
+                self._claim_is_due = False
+                free = 1
+                while self._slots.value:
+                    self._slots.acquire_nowait()
+                    free += 1
+                for job in await self._claimed(free):
+                    self._held[job.lease_id] = held = _Held(job, anyio.CancelScope(shield=True))
+                    handlers.start_soon(self._handle, held)
+        finally:
+            self._claim_is_due = False
+            with anyio.move_on_after(self.work.grace_s, shield=True):
+                await self._ack(self._finished)  # also if a claim that was cancelled has acked them
+
+    async def _claimed(self, free: int) -> Sequence[Job]:
+        """Jobs for the free slots. Those that get none are given back. A claim with an ack waits for no jobs, so that
+        the ack is answered at once."""
+        work, finished, jobs = self.work, self._finished.copy(), Claimed()
+        options: dict[str, Any] = {"max": free, "lease_ms": work.lease_ms, "wait_ms": 0 if finished else work.wait_ms}
+        try:
+            jobs = await self.client.claim(work.queue, self.node, **options, ack=finished)
+            del self._finished[: len(finished)]
+            self._acked(finished, jobs.ack)
+            self._most = max(self._most, len(jobs))
+        except TopicsError as error:
+            if not error.transient:
+                self._error = error
+            else:
+                log.warning("claims of %s go on after: %s", work.queue, error)
+        finally:
+            for _ in range(free - len(jobs)):
+                self._slots.release()
+        return jobs
 
     async def _handle(self, held: _Held) -> None:
         finished = False
@@ -233,14 +284,23 @@ class Worker:
                 self.work.on_failure(job, error)
             await self._release(job, int(pause_s * 1000), self.work.reason(error))
             return
+        if self._claim_is_due and len(self._finished) < self._most:
+            self._finished.append(job)
+        else:
+            await self._ack([job])
+
+    async def _ack(self, jobs: Sequence[Job]) -> None:
         try:
-            answer = await self.client.ack(self.work.queue, self.node, [job])
+            if jobs:
+                self._acked(jobs, await self.client.ack(self.work.queue, self.node, jobs))
         except TopicsError as error:
-            log.warning("job %s of %s is done, but its ack failed: %s", job.seq, self.work.queue, error)
-            return
-        self.done += 1
-        if answer["skipped"]:
-            log.info("job %s of %s had been acked, or its lease had ended", job.seq, self.work.queue)
+            for job in jobs:
+                log.warning("job %s of %s is done, but its ack failed: %s", job.seq, self.work.queue, error)
+
+    def _acked(self, jobs: Sequence[Job], answer: Leases | None) -> None:
+        self.done += len(jobs)
+        for seq in answer["skipped"] if answer else ():
+            log.info("job %s of %s had been acked, or its lease had ended", seq, self.work.queue)
 
     async def _release(self, job: Job, delay_ms: int, reason: str | None = None) -> None:
         try:

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[3] / "packages" / "topics-client"
-LONGEST = 2050
+LONGEST = 2100
 """Lines of code, comments and docstrings: what one sitting can read."""
 
 

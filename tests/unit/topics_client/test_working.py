@@ -23,6 +23,10 @@ class Queue:
         self.jobs = list(jobs)
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.failures: list[httpx.Response] = []
+        self.finishes = True
+        """Whether a claim may ack."""
+        self.most = 1000
+        self.slow_s = 0.0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         name, body = request.url.path.rpartition("/")[2], json.loads(request.content)
@@ -31,11 +35,19 @@ class Queue:
             return answer(200, {"skipped": []})
         if self.failures:
             return self.failures.pop(0)
+        finished = {}
+        for part in ("ack", "nack") if self.finishes else ():
+            if part in body:
+                self.said.append((part, {**body[part], "in": "claim"}))
+                finished[part] = {f"{part}ed": len(body[part]["seqs"]), "skipped": []}
+        await trio.sleep(self.slow_s)
         if not self.jobs:
             await trio.sleep(body["wait_ms"] / 1000)
-        taken, self.jobs = self.jobs[: body["max"]], self.jobs[body["max"] :]
+        most = min(body["max"], self.most)
+        taken, self.jobs = self.jobs[:most], self.jobs[most:]
         lease = {"$ts": 1, "deadline": 1, "deliveries": 2}
-        return answer(200, {"claimed": [{"$seq": seq, "data": seq, "lease_id": f"l{seq}", **lease} for seq in taken]})
+        claimed = [{"$seq": seq, "data": seq, "lease_id": f"l{seq}", **lease} for seq in taken]
+        return answer(200, {"claimed": claimed, **finished})
 
     def client(self) -> AsyncClient:
         return AsyncClient("http://fake", transport=httpx.MockTransport(self))
@@ -157,6 +169,103 @@ async def test_a_decorated_handler_is_called_as_before_and_can_be_run(autojump_c
         with trio.move_on_after(1):
             await client.work(handler)
     assert len(queue.told("ack")) == 1
+
+
+async def test_a_worker_acks_in_the_claim_for_the_next_job(autojump_clock: Clock) -> None:
+    queue = Queue(1, 2, 3)
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(1)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler)
+        with trio.move_on_after(10):
+            await running.run()
+    assert [(body["seqs"], body.get("in")) for body in queue.told("ack")] == [([n], "claim") for n in (1, 2, 3)]
+    assert running.done == 3
+
+
+async def test_a_job_that_ends_while_a_claim_waits_is_acked_at_once(autojump_clock: Clock) -> None:
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(1)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=2, wait_ms=20_000)
+        with trio.move_on_after(2):
+            await running.run()
+    assert [body.get("in") for body in queue.told("ack")] == [None]
+    assert running.done == 1
+
+
+async def test_a_claim_acks_no_more_jobs_than_one_ever_brought(autojump_clock: Clock) -> None:
+    queue = Queue(*range(8))
+    queue.most = 2
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(10)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=8)
+        with trio.move_on_after(15):
+            await running.run()
+    assert sorted(seq for body in queue.told("ack") for seq in body["seqs"]) == list(range(8))
+    assert max(len(body["seqs"]) for body in queue.told("ack")) <= 2
+    assert running.done == 8
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_a_service_that_passes_over_the_ack_in_a_claim_gets_one_of_its_own(
+    autojump_clock: Clock, finishes: bool
+) -> None:
+    queue = Queue(1, 2, 3)
+    queue.finishes = finishes
+    async with queue.client() as client:
+        (first,) = await client.claim("q", "n")
+        claimed = await client.claim("q", "n", ack=[first])
+        more = await client.claim("q", "n", nack=claimed, delay_ms=7, reason="no")
+    assert ([job.seq for job in claimed], [job.seq for job in more]) == ([2], [3])
+    assert claimed.ack is not None
+    assert more.nack is not None
+    assert (claimed.ack["skipped"], claimed.nack, more.ack, more.nack["skipped"]) == ([], None, None, [])
+    (ack,), (nack,) = queue.told("ack"), queue.told("nack")
+    assert (ack["seqs"], ack["lease_ids"], nack["seqs"], nack["delay_ms"], nack["reason"]) == (
+        [1],
+        ["l1"],
+        [2],
+        7,
+        "no",
+    )
+
+
+async def test_what_a_claim_that_failed_was_to_ack_is_acked_by_the_next_one(autojump_clock: Clock) -> None:
+    queue = Queue(1, 2)
+
+    async def handler(job: Job) -> None:
+        if job.data == 1:
+            queue.failures = [error(503, "not_ready", None, Retry_After="40") for _ in range(3)]
+
+    async with queue.client() as client:
+        running = client.worker("q", handler)
+        with trio.move_on_after(500):
+            await running.run()
+    assert [(body["seqs"], body.get("in")) for body in queue.told("ack")] == [([1], "claim"), ([2], "claim")]
+    assert running.done == 2
+
+
+async def test_a_worker_that_is_stopped_in_a_claim_with_an_ack_acks_again(autojump_clock: Clock) -> None:
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        queue.slow_s = 5
+
+    async with queue.client() as client:
+        running = client.worker("q", handler)
+        with trio.move_on_after(2):
+            await running.run()
+    assert [body.get("in") for body in queue.told("ack")] == ["claim", None]
+    assert running.done == 1
 
 
 async def test_a_handler_gets_data_of_its_type_and_a_job_of_another_one_fails(autojump_clock: Clock) -> None:

@@ -20,6 +20,7 @@ def test_any_range_of_cells_equals_that_range_of_all(batch: Columns, data: st.Da
         if column is not None:
             every = list(column.cells(0, batch.count))
             assert list(column.cells(start, stop)) == every[start:stop]
+            assert list(column.cells_at(range(start, stop, 2))) == every[start:stop:2]
             if column.encoding == Encoding.CONSTANT or start < stop:
                 size = sum(len(c) for c in every[start:stop] if c is not None)
                 assert column.size(start, stop) == size

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.streams.watch_request import WATCH_REQUEST
+from proto.api.requests import ClaimRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import Append
+from proto.model.body import Form
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 from proto.model.unknown_fields import MAX_NAMED, MAX_SHOWN
@@ -39,6 +41,12 @@ def test_values_are_not_looked_into() -> None:
 def test_fields_of_starting_positions_are_named() -> None:
     body = b'{"topics":{"t":{"fromseq":1},"n":null,"u":{},"v":{"tail":true,"x\\ud800":2}},"heartbeat":1}'
     assert WATCH_REQUEST.read(body)[1] == ["heartbeat", 'topics["t"].fromseq', 'topics["v"].x\\ud800']
+
+
+def test_fields_of_a_part_are_named() -> None:
+    body = b'{"node":"w","x":1,"ack": {"seqs":[1],"lease_id":"y"},"nack":{"seqs":[2],"delay":1,"why":2}}'
+    assert Form(ClaimRequest).read(body)[1] == ["x", "ack.lease_id", "nack.delay", "nack.why"]
+    assert Form(ClaimRequest).read(b'{"node":"w","ack":null,"nack":{"seqs":[2]},"x":1}')[1] == ["x"]
 
 
 def test_other_bodies_are_read_as_strictly() -> None:

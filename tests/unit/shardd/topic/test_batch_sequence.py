@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from itertools import chain
+
+import pytest
+
 from proto.format.columns import Columns, plain
 from proto.format.frame import encode_batch
 from shardd.storage.batch import Batch
@@ -76,3 +81,43 @@ def _window(found: BatchSequence, limit: int) -> tuple[list[int], int]:
         if each.mask is None or each.mask[place - each.start]
     ]
     return seqs, examined
+
+
+def test_chosen_records_are_those_that_live_whatever_else_is_asked_for() -> None:
+    chance = random.Random(3)
+    found = BatchSequence()
+    for first_seq, count in ((5, 40), (45, 1), (60, 300)):
+        found.append(batch(first_seq, count))
+    live = set(chain(range(5, 46), range(60, 360)))
+    found.batches[0].cut(3)
+    found.batches[2].delete([place for place in range(300) if place % 3])
+    live -= {5, 6, 7} | {60 + place for place in range(300) if place % 3}
+    for share in (0.01, 0.1, 0.9, 1):
+        asked = [seq for seq in range(1, 400) if chance.random() < share]
+        told = [
+            each.first_seq + each.start + place
+            for each in found.chosen(asked)
+            for place, mark in enumerate(each.mask or b"\1" * (each.stop - each.start))
+            if mark
+        ]
+        assert told == [seq for seq in asked if seq in live]
+    assert found.chosen([]) == BatchSequence().chosen([1, 2]) == []
+
+
+def test_a_window_passes_over_batches_without_live_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = BatchSequence()
+    for at in range(500):
+        found.append(batch(1 + 10 * at, 10))
+        if 0 < at < 499:
+            found.batches[at].delete(range(10))
+    looked: list[int] = []
+    whole = Batch.mask
+
+    def seen(self: Batch, start: int, stop: int) -> bytes:
+        looked.append(stop - start)
+        return whole(self, start, stop)
+
+    monkeypatch.setattr(Batch, "mask", seen)
+    slices, last = found.window(5, 10, 1000, 5000)
+    assert [(each.first_seq + each.start, each.stop - each.start) for each in slices] == [(5, 6), (4991, 4)]
+    assert (last, sum(looked) <= 10) == (4994, True)

@@ -1,0 +1,103 @@
+"""Finishing: the ack and the nack in a claim. They are made before the claim takes jobs, and before it waits for some.
+
+Each is a change of its own, staged in front of that of the claim: one write of the log has them all. A claim that is
+served at once shares their outcome, so nothing of a refused one was done. One that waits may outlive them. Then they
+hold, and it is answered without jobs where it would be refused.
+
+What a claim finishes is committed before the claim is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import UNSET, UnsetType
+
+from proto.api.answers import ClaimAcked, ClaimNacked
+from proto.model.errors import TopicsError
+from shardd.queues.job_deletion import JobsDeleted, remove
+from shardd.queues.job_requests import Finish
+from shardd.queues.leases import Leases, Released, acked, change_leases, forgets, released
+from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
+from shardd.topic.topic import Topic
+
+
+class Finished:
+    """What one claim has finished. `undone` is called for each of its `changes` that is taken back."""
+
+    __slots__ = ("_open", "_then", "ack", "changes", "nack", "undone")
+
+    def __init__(self, undone: Callable[[TopicsError], None]) -> None:
+        self.ack: ClaimAcked | UnsetType = UNSET
+        self.nack: ClaimNacked | UnsetType = UNSET
+        self.undone = undone
+        self.changes = 0
+        self._open = 0
+        self._then: Callable[[], None] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether all of it is committed."""
+        return not self._open
+
+    def begin(self) -> Finished:
+        """One more change is about to be staged."""
+        self.changes += 1
+        self._open += 1
+        return self
+
+    def end(self) -> None:
+        """One of the changes is committed."""
+        self._open -= 1
+        if self.settled and self._then is not None:
+            self._then()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Calls `then` as soon as all is committed, and never if it is undone."""
+        if self.settled:
+            then()
+        else:
+            self._then = then
+
+
+def finish(leases: Leases, topic: Topic, asked: Finish, finished: Finished) -> None:
+    """Stages what a claim finishes first."""
+    queue, staging = leases.current(topic), leases.staging
+    with indivisible:
+        if asked.ack is not None:
+            before, skipped = acked(queue, asked.ack)
+            finished.ack = ClaimAcked(len(before), skipped)
+            if before:
+                change = _AckedFirst(topic, finished.begin(), staging=staging, seqs=sorted(before), before=before)
+                # The frame behind this one waits for the device if it forgets old leases: both, or neither.
+                change.requires_sync = forgets(topic) and topic.assigned_config.durability.reaches_device
+                remove(change)
+        if asked.nack is not None:
+            before, skipped = released(queue, asked.nack, asked.delay_ms, staging.clock.now_ms())
+            finished.nack = ClaimNacked(len(before), skipped)
+            if before:
+                given_back = _NackedFirst(topic, finished.begin(), staging=staging, before=before, follows=True)
+                given_back.explain(queue, asked.reason)
+                change_leases(given_back)
+
+
+class _AckedFirst(JobsDeleted, eq=False):
+    finished: Finished
+
+    def done(self, timing: Timing) -> None:
+        self.finished.end()
+
+    def failed(self, error: TopicsError) -> None:
+        self.finished.undone(error)
+
+
+class _NackedFirst(Released, eq=False):
+    finished: Finished
+
+    def done(self, timing: Timing) -> None:
+        self.staging.events.jobs_changed(self.topic)
+        self.finished.end()
+
+    def failed(self, error: TopicsError) -> None:
+        self.finished.undone(error)
