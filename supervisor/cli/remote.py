@@ -22,7 +22,15 @@ import anyio
 import typer
 
 from supervisor.cli import exact
-from supervisor.cli.endpoint import ContextOption, Endpoint, PatienceOption, TokenOption, UrlOption, resolve
+from supervisor.cli.endpoint import (
+    TOKEN_REMEDY,
+    ContextOption,
+    Endpoint,
+    PatienceOption,
+    TokenOption,
+    UrlOption,
+    resolve,
+)
 from supervisor.cli.terminal import (
     JsonOption,
     Status,
@@ -37,7 +45,7 @@ PATIENCE_S = 3.0
 """For commands that look; those that write, read to the end or go on have more."""
 _OF_CONNECTION = "topics_client.connection"
 _REMEDIES = {
-    "unauthorized": "give a token with --token, TOPICS_TOKEN or a context",
+    "unauthorized": TOKEN_REMEDY,
     "forbidden": "use a token that may do it; docs/keys.md has the scopes",
     "topic_not_found": "`topics ls` lists those there are",
     "router_not_found": "`topics routers ls` lists those there are",
