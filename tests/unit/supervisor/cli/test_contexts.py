@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -49,7 +50,11 @@ def test_the_file_is_for_its_user_only_and_the_first_context_is_in_use(home: Pat
     assert at() == ("http://test.example", None)
     told = topics("context", "ls")
     assert "s3cret" not in told
-    assert "*       test" in told
+    assert [line.split() for line in told.splitlines()[1:]] == [
+        ["prod", "https://prod.example", "here"],
+        ["*", "test", "http://test.example", "none"],
+    ]
+    assert json.loads(topics("context", "ls", "--json").splitlines()[0])["token"] == "here"
 
 
 def test_a_context_is_chosen_by_option_then_variable_then_use(monkeypatch: pytest.MonkeyPatch) -> None:
