@@ -162,17 +162,16 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        scheme, *address = origin(url)
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ServiceError(f"url {url!r}: give the service's address, such as http://127.0.0.1:4000")
         if parts.username or parts.password:
             raise ServiceError("url: it holds a user's name or password, which would be shown; give a key as token")
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/").removesuffix("/v0")
         self._make: Callable[..., http.client.HTTPConnection] = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         )
-        self._address = (parts.hostname, parts.port)
+        self._address = address
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._compress = compress
         self._patience_s, self._timeout_s = patience_s, timeout_s
@@ -289,6 +288,18 @@ class Client:
         if response.will_close:
             self.close()
         return response.status, response.headers, content
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a service's address. Raises `ServiceError`."""
+    try:
+        parts = urlsplit(url)
+        default = {"http": 80, "https": 443}[parts.scheme]
+        if not parts.hostname:
+            raise ValueError
+        return parts.scheme, parts.hostname, default if parts.port is None else parts.port
+    except (ValueError, KeyError):
+        raise ServiceError(f"url {url!r}: give the service's address, such as http://127.0.0.1:4000") from None
 
 
 def _quoted(topic: str) -> str:

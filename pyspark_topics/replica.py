@@ -59,6 +59,7 @@ PART = struct.Struct("<4sHHQQ16xQQ16xQ8xQ")
 assert PART.size == 96
 MANIFEST = struct.Struct("<4sIQQ")
 _NUMBER = re.compile(r"\d{20}")
+_STREAM = re.compile(r"\d{20}-[0-9a-f]{16}", re.ASCII)
 
 
 def shards(url: str, key_file: str = "") -> list[ReplicaShard]:
@@ -134,9 +135,14 @@ def manifest(raw: bytes, name: str) -> Manifest:
         raise UnknownFormat(f"{name}: manifest version {version}, known here: {VERSION}; update pyspark_topics")
     try:
         head, files = json.loads(body[:size]), json.loads(body[size:])
-        return Manifest(head["part"], head["first_part"], head["catalog"], head["streams"], {f[0]: f for f in files})
-    except (ValueError, KeyError, TypeError) as error:
+        found = Manifest(head["part"], head["first_part"], head["catalog"], head["streams"], {f[0]: f for f in files})
+        fit = [_STREAM.fullmatch(each) and 0 <= most <= len(sums) * CHUNK_BYTES for each, most, sums in found.streams]
+        number = int(name.rpartition("/")[2])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise Damaged(f"not a manifest: {error!r}") from error
+    if not all(fit) or found.number != number or not 1 <= found.first_part <= number + 1:
+        raise Damaged("not a manifest: its streams or numbers are none of a service")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ class ReplicaShard:
             try:
                 found = manifest(self.bucket.keep(name), f"{self.bucket.shown}/{name}")
                 read = ReplicaSnapshot(self, found, self._catalog(found))
-            except (Damaged, Unsealed) as error:
+            except (Damaged, CorruptFile) as error:
                 problems.append(f"{self.bucket.shown}/{name}: {error}")
                 continue
             if problems:
@@ -201,11 +207,18 @@ class ReplicaShard:
 
 
 def extents(shard: ReplicaShard, found: Manifest, path: str) -> tuple[Extent, ...]:
-    """Where the bytes of a file of a manifest are; none if it has no such file."""
+    """Where the bytes of a file of a manifest are; none if it has no such file. Raises `CorruptFile`."""
     if (about := found.files.get(path)) is None:
         return ()
-    _, stream, offset, size, *_ = about
-    folder = f"{shard.prefix}/checkpoints/{found.streams[stream][0]}"
+    try:
+        _, stream, offset, size, *_ = about
+        name, most, _ = found.streams[stream]
+        fits = min(stream, offset, size) >= 0 and size <= most - offset and type(offset) is type(size) is int
+    except (ValueError, TypeError, IndexError):
+        fits = False
+    if not fits:
+        raise CorruptFile(f"{shard.path}/{path}: manifest {found.number} puts it where no bytes of it are{REMEDY}")
+    folder = f"{shard.prefix}/checkpoints/{name}"
     made = []
     while size:
         chunk, at = divmod(offset, CHUNK_BYTES)

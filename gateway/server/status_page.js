@@ -34,7 +34,8 @@ at("links").onclick = async event => {
   const path = event.target.getAttribute("href");
   if (!path || !keyed) return;
   event.preventDefault();
-  const answer = await ask(path);
+  const answer = await ask(path).catch(() => null);
+  if (!answer) return refresh();
   const text = await answer.text();
   at("shown").hidden = false;
   at("shown").textContent = text;
@@ -74,7 +75,10 @@ async function load() {
   at("rows").replaceChildren(...rows);
   at("more").hidden = !next;
 }
+let refreshing = false;
 async function refresh() {
+  if (refreshing) return;
+  refreshing = true;
   try {
     const ready = await ask("/v0/ready");
     const body = await ready.json();
@@ -94,9 +98,11 @@ async function refresh() {
   } catch (error) {
     at("state").className = "bad";
     at("state").textContent = "unreachable";
+  } finally {
+    refreshing = false;
   }
 }
-at("more").onclick = () => { pages += 1; load(); };
+at("more").onclick = () => { pages += 1; load().catch(() => refresh()); };
 function start() {
   const more = keyed ? ` \\
   -H "Authorization: Bearer $TOPICS_TOKEN"` : "";

@@ -172,7 +172,7 @@ def _service(job: argparse.ArgumentParser) -> None:
 
 def _options(given: argparse.Namespace) -> dict[str, str]:
     """The arguments as options of a read or a write."""
-    token = os.environ.get("TOPICS_TOKEN", "") if given.token is None else given.token
+    token = _token(given.url) if given.url and given.token is None else given.token
     named = {
         "path": getattr(given, "path", ""),
         "url": given.url,
@@ -184,6 +184,14 @@ def _options(given: argparse.Namespace) -> dict[str, str]:
         "runId": getattr(given, "run_id", ""),
     }
     return {name: value for name, value in named.items() if value}
+
+
+def _token(url: str) -> str:
+    """TOPICS_TOKEN, unless TOPICS_URL says that it is the key of another service."""
+    from pyspark_topics.client import origin
+
+    theirs = os.environ.get("TOPICS_URL")
+    return os.environ.get("TOPICS_TOKEN", "") if not theirs or origin(theirs) == origin(url) else ""
 
 
 def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:

@@ -7,8 +7,9 @@
     else, a local service runs      the service that uses the data directory, at the address it listens on
     else                            TOPICS_HOST and TOPICS_PORT
 
-The token is that of --token, else of the context if the URL is from it, else of TOPICS_TOKEN. That of a context is
-sent to no other URL.
+The token is that of --token, else of the context if the URL is from it, else of TOPICS_TOKEN. One that is not an option
+goes only where it belongs, as in the clients: that of a context to its URL, and TOPICS_TOKEN, if TOPICS_URL is set, to
+that scheme, host and port. An empty --token sends none.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
 of its processes that the API does not have. What another user could have written is not believed (`rundir.status`).
@@ -25,7 +26,7 @@ import typer
 
 from supervisor.cli import contexts
 from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
-from supervisor.client.http_client import Client
+from supervisor.client.http_client import Client, origin
 from supervisor.config import places, variables
 from supervisor.process import rundir
 
@@ -53,6 +54,8 @@ PatienceOption = Annotated[
     ),
 ]
 
+TOKEN_REMEDY = "give a token with --token, a context, or TOPICS_TOKEN, which goes to TOPICS_URL only if that is set"
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -72,7 +75,7 @@ class Endpoint:
 
     def again(self) -> Endpoint:
         """The same endpoint with the present content of the status file."""
-        return self if self.local is None else resolve(self.url, self.token)
+        return self if self.local is None else resolve(self.url, self.token or "")
 
 
 def resolve(
@@ -92,14 +95,27 @@ def resolve(
         fail("--url and --context both name a service; give one of them", Status.USAGE)
     if url is None:
         url, token = _named(context, token, environment)
-    token = token or environment.get(variables.TOKEN) or None
     if url is not None and not local:
-        return Endpoint(url, token)
+        return Endpoint(url, token_for(url, token, environment))
     settings = places.plain(environment) or _settings()
     found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
         url = found["url"] if found is not None else configured(settings)
-    return Endpoint(url, token, found if found is not None and found["url"] == url.rstrip("/") else None)
+    here = found if found is not None and found["url"] == url.rstrip("/") else None
+    return Endpoint(url, token_for(url, token, environment), here)
+
+
+def token_for(url: str, token: str | None, environment: Mapping[str, str]) -> str | None:
+    """The token to send to a URL: the one given, else TOPICS_TOKEN, unless TOPICS_URL says that it is of another
+    service. Ends the command if TOPICS_URL or the URL is none."""
+    theirs = environment.get(variables.URL)
+    if token is None and environment.get(variables.TOKEN):
+        try:
+            if not theirs or origin(theirs) == origin(url):
+                token = environment[variables.TOKEN]
+        except ValueError as error:
+            fail(str(error), Status.USAGE)
+    return token or None
 
 
 def _settings() -> Settings:
@@ -121,7 +137,7 @@ def _named(context: str | None, token: str | None, environment: Mapping[str, str
         if not name:
             return None, token
         found = known.find(name)
-        return found.url, token or contexts.token(name, found)
+        return found.url, contexts.token(name, found) if token is None else token
     except contexts.ContextError as error:
         fail(str(error), Status.USAGE)
 

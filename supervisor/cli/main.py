@@ -170,6 +170,7 @@ def _root(
 
     Commands that ask a service take the one of --url, of --context, of TOPICS_URL, of the context in use, or else the
     one that runs here. They send the token of --token, of the context, or of TOPICS_TOKEN: an API key of the service.
+    If TOPICS_URL is set, TOPICS_TOKEN goes to that service only.
     """
 
 

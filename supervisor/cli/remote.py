@@ -22,7 +22,15 @@ import anyio
 import typer
 
 from supervisor.cli import exact
-from supervisor.cli.endpoint import ContextOption, Endpoint, PatienceOption, TokenOption, UrlOption, resolve
+from supervisor.cli.endpoint import (
+    TOKEN_REMEDY,
+    ContextOption,
+    Endpoint,
+    PatienceOption,
+    TokenOption,
+    UrlOption,
+    resolve,
+)
 from supervisor.cli.terminal import (
     JsonOption,
     Status,
@@ -35,9 +43,8 @@ from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, 
 
 PATIENCE_S = 3.0
 """For commands that look; those that write, read to the end or go on have more."""
-_OF_CONNECTION = "topics_client.connection"
 _REMEDIES = {
-    "unauthorized": "give a token with --token, TOPICS_TOKEN or a context",
+    "unauthorized": TOKEN_REMEDY,
     "forbidden": "use a token that may do it; docs/keys.md has the scopes",
     "topic_not_found": "`topics ls` lists those there are",
     "router_not_found": "`topics routers ls` lists those there are",
@@ -107,7 +114,7 @@ def _shared(patience_s: float) -> list[inspect.Parameter]:
 
 async def _ask(command: Command, endpoint: Endpoint, patience_s: float, as_json: bool, given: dict[str, Any]) -> None:
     endpoint.client(0).close()  # ends the command if the URL is invalid
-    _tell_warnings(endpoint.url)
+    _tell_warnings()
     async with AsyncClient(endpoint.url, endpoint.token or "", patience_s=patience_s, loads=exact.loads) as client:
         await command(Remote(client, endpoint, as_json), **given)
     sys.stdout.flush()
@@ -116,19 +123,14 @@ async def _ask(command: Command, endpoint: Endpoint, patience_s: float, as_json:
 class _Told(logging.Handler):
     """Prints what the client logs, without tracebacks."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._url = url
-
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        complain(f"{self._url}: {text}" if record.name == _OF_CONNECTION else text)
+        complain(record.getMessage())
 
 
-def _tell_warnings(url: str) -> None:
+def _tell_warnings() -> None:
     logger = logging.getLogger("topics_client")
-    logger.handlers, logger.propagate = [_Told(url)], False
-    logging.getLogger(_OF_CONNECTION).setLevel(logging.INFO)  # that the service is back, too
+    logger.handlers, logger.propagate = [_Told()], False
+    logging.getLogger("topics_client.connection").setLevel(logging.INFO)  # that the service is back, too
 
 
 @contextmanager

@@ -75,12 +75,10 @@ class Client:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no URL of a service; write it like http://127.0.0.1:4000")
+        scheme, self._host, self._port = origin(url)
         self.url = url.rstrip("/")
-        self._host, self._port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
-        self._path = parts.path.rstrip("/")
+        self._tls = scheme == "https"
+        self._path = urlsplit(url).path.rstrip("/")
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -161,6 +159,18 @@ class Client:
         # Head and body are two writes; without TCP_NODELAY the second waits for the acknowledgement of the first.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a service's URL. Raises `ValueError`."""
+    try:
+        parts = urlsplit(url)
+        default = {"http": 80, "https": 443}[parts.scheme]
+        if not parts.hostname:
+            raise ValueError
+        return parts.scheme, parts.hostname, default if parts.port is None else parts.port
+    except (ValueError, KeyError):
+        raise ValueError(f"{url!r} is no URL of a service; write it like http://127.0.0.1:4000") from None
 
 
 def _cause(error: Exception) -> str:

@@ -1,7 +1,8 @@
 // Claims about the modules of gateway/server/console that need no document. Run with node --test.
 
 import assert from "node:assert/strict";
-import {readFileSync} from "node:fs";
+import {cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
+import {tmpdir} from "node:os";
 import test from "node:test";
 
 // The console is served as it is, so its files have no package.json that would tell Node that they are modules.
@@ -182,7 +183,7 @@ test("a live view has one stream, also when a key comes while it waits to connec
 
 test("a plot has the service's history, then what the page has seen, and a gap where nobody looked", async () => {
   globalThis.performance ??= {now: () => 0};
-  const api = "export const access = new EventTarget(), get = 0, metrics = 0;";
+  const api = "export const access = new EventTarget(), get = 0, metrics = 0; export class Unreachable {}";
   const {service} = await import(linked("service.js", {"api.js": api}));
   service.samples = [{at: 100000, reads: 10}, {at: 102000, reads: 30}];
   assert.deepEqual(service.hour("reads", each => each.reads, true), [[102000, 10]], "without a history");
@@ -215,4 +216,55 @@ test("a tree draws what is open, some hundred entries of it, and numbers as they
   assert.ok(deep.length < 50 && performance.now() - begun < 5000);
   const wide = await drawn(JSON.stringify("x".repeat(1e6)));
   assert.ok(wide.every(each => String(each).length <= 2000));
+});
+
+// A copy of the console with the package.json that it lacks, and what it asks of a service.
+async function served(answers) {
+  const folder = mkdtempSync(`${tmpdir()}/console-`);
+  cpSync(new URL("../../gateway/server/console", import.meta.url), folder, {recursive: true});
+  writeFileSync(`${folder}/package.json`, '{"type": "module"}');
+  globalThis.document = {hidden: false};
+  globalThis.fetch = async path => new Response(answers(path), {headers: {"content-type": "application/json"}});
+  return [await import(`${folder}/service.js`), await import(`${folder}/api.js`), () => rmSync(folder, {recursive: true})];
+}
+
+const rows = names => Object.fromEntries(names.map(name => [name, []]));
+const NUMBERS = {...rows(["topics_http_requests_total", "topics_topic_queue_in_flight", "topics_topic_queue_ready"]),
+  topics_wal_fsync_latency_us: {buckets: [], count: 0}, topics_records_live: 5};
+
+test("records written are those of the log, however many are live, and the page goes on after answers that are none", async t => {
+  t.mock.timers.enable({apis: ["setTimeout", "Date"], now: 1e12});
+  t.mock.method(console, "error", () => {});
+  let written = 1000;
+  let instead = null;
+  const told = {"/v0/ready": {}, "/v0/topics": {}, "/v0/metrics/history": {ago_ms: [], since_ms: 0}};
+  const answers = path => instead ?? JSON.stringify(told[path.split("?")[0]] ?? {...NUMBERS, topics_records_written_total: (written += 100)});
+  const [{service}, {Unreachable}, end] = await served(answers);
+  const changed = () => new Promise(resolve => service.addEventListener("change", resolve, {once: true}));
+  const turn = async () => {
+    const drawn = changed();
+    t.mock.timers.tick(2000);
+    await drawn;
+  };
+  try {
+    const first = changed();
+    service.start();
+    await first;
+    await new Promise(setImmediate);
+    await turn();
+    assert.deepEqual(service.samples.map(each => each.records), [1100, 1200]);
+    assert.equal(service.rate(each => each.records), 50);
+    for (instead of ["{}", "null", "<html>", '{"topics_http_requests_total": 1}']) {
+      await new Promise(setImmediate);
+      await turn();
+      assert.ok(service.error instanceof Unreachable, instead);
+      assert.equal(service.state, "unreachable");
+    }
+    instead = null;
+    await new Promise(setImmediate);
+    await turn();
+    assert.equal(service.state, "ready");
+  } finally {
+    end();
+  }
 });

@@ -183,6 +183,10 @@ def test_a_cursor_goes_on_where_the_last_read_ended(topics: Topics) -> None:
     topics("cursors", "set", "cur", "me", "1", "--force")
     assert topics("cursors", "rm", "cur", "me") == "me: deleted\n"
     assert topics("cursors", "rm", "cur", "me") == "me: is not there\n"
+    topics("cursors", "set", "cur", "..", "1")
+    assert topics("cursors", "rm", "cur", "..") == "..: deleted\n"  # of the path, it would leave the topic's own
+    assert topics("cursors", "rm", "cur", "..") == "..: is not there\n"
+    assert topics("read", "cur", "--data") == "1\n2\n3\n"
 
 
 def test_a_tail_goes_on_until_ctrl_c(topics: Topics) -> None:

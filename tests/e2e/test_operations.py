@@ -27,5 +27,5 @@ def test_from_an_empty_machine_to_a_service_behind_tls_as_printed() -> None:
             assert owner.split() == ["topics", "700", "topics", "700", "topics"]
     except MachineError as error:
         leave_out(f"the right to make a machine of overlays ({error})")
-    through_tls = next(text for block, text in zip(printed, said, strict=True) if "topics hello/diff" in block)
+    through_tls = next(text for block, text in zip(printed, said, strict=True) if "api hello/diff" in block)
     assert '"it works"' in through_tls

@@ -5,6 +5,7 @@ import {withRecords} from "./json.js";
 export const PAGE_ROWS = 100;
 export const MOST_ROWS = 1000;
 const PATIENCE_MS = 20000;
+const ELSE = "Something else answers in place of the service.";
 let key = "";
 
 export const access = new EventTarget();
@@ -57,7 +58,7 @@ async function ask(method, path, body, headers = {}) {
   } catch {
     throw new Unreachable();
   }
-  if (answer.ok && !/json/.test(answer.headers.get("content-type"))) throw new Unreachable("Something else answers in place of the service.");
+  if (answer.ok && !/json/.test(answer.headers.get("content-type"))) throw new Unreachable(ELSE);
   if (answer.ok) return text;
   let error = {code: "unknown", message: `The service answered ${answer.status}.`};
   try {
@@ -70,6 +71,15 @@ async function ask(method, path, body, headers = {}) {
   throw refused;
 }
 
+// An answer, read. What is no JSON is not from the service.
+function read(answer, parse = JSON.parse) {
+  try {
+    return parse(answer);
+  } catch {
+    throw new Unreachable(ELSE);
+  }
+}
+
 const text = body => (body === undefined || typeof body === "string" ? body : JSON.stringify(body));
 const query = parameters => {
   const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined);
@@ -78,13 +88,13 @@ const query = parameters => {
 
 export const topicPath = topic => "/v0/topics/" + encodeURIComponent(topic);
 export const get = async (path, parameters = {}, headers = {}) =>
-  JSON.parse(await ask("GET", path + query(parameters), undefined, headers));
-export const post = async (path, body, headers = {}) => JSON.parse(await ask("POST", path, text(body), headers));
-export const put = async (path, body) => JSON.parse(await ask("PUT", path, text(body)));
-export const remove = async (path, parameters = {}) => JSON.parse(await ask("DELETE", path + query(parameters)));
+  read(await ask("GET", path + query(parameters), undefined, headers));
+export const post = async (path, body, headers = {}) => read(await ask("POST", path, text(body), headers));
+export const put = async (path, body) => read(await ask("PUT", path, text(body)));
+export const remove = async (path, parameters = {}) => read(await ask("DELETE", path + query(parameters)));
 export const metrics = () => get("/v0/metrics", {}, {accept: "application/json"});
-export const records = async (topic, asked) => withRecords(await ask("POST", topicPath(topic) + "/diff", text(asked)));
-export const jobs = async (topic, asked) => withRecords(await ask("POST", topicPath(topic) + "/peek", text(asked)), "jobs");
+export const records = async (topic, asked) => read(await ask("POST", topicPath(topic) + "/diff", text(asked)), withRecords);
+export const jobs = async (topic, asked) => read(await ask("POST", topicPath(topic) + "/peek", text(asked)), each => withRecords(each, "jobs"));
 
 // Every page of a list, up to `most` entries; `told` hears how many there are so far.
 export async function walk(path, list, parameters, most, told = () => {}) {

@@ -33,8 +33,18 @@ const SHORTCUTS = [
 ];
 const STATES = {ready: "good", asking: "", "not ready": "warn", "key needed": "warn", unreachable: "bad"};
 
+// The theme that the browser keeps, after it was given a new one, if any. Where it keeps nothing, there is none.
+function stored(theme) {
+  try {
+    if (theme) localStorage.setItem("theme", theme);
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
+}
+
 class TopicsConsole extends View {
-  #theme = localStorage.getItem("theme") ?? "auto";
+  #theme = THEMES.find(theme => theme === stored()) ?? "auto";
   #going = 0; // when g was pressed
   #asked = false; // whether the dialog came up by itself for this key
 
@@ -107,7 +117,7 @@ class TopicsConsole extends View {
   #wear(theme) {
     this.#theme = theme;
     document.documentElement.dataset.theme = theme;
-    localStorage.setItem("theme", theme);
+    stored(theme);
     this.draw();
   }
 
@@ -179,7 +189,8 @@ class TopicsConsole extends View {
       <h2 id="key-title">Key</h2>
       <p class="soft">Kept in the memory of this page until it is closed, and sent as a header. It is never stored, and never part of an address.</p>
       ${refused ? html`<div class="notice bad" role="alert"><b>${service.error.message}</b></div>` : nothing}
-      <label class="field">API key<input name="key" type="password" autocomplete="off" spellcheck="false" ?required=${!hasKey()} autofocus></label>
+      <label class="field">API key<input name="key" type="password" autocomplete="off" spellcheck="false" ?required=${!hasKey()}
+        pattern="\\s*[!-~]+\\s*" title="A key has no spaces, and no letters with accents" autofocus></label>
       <div class="actions">
         ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); location.reload(); }}>Forget it</button>` : nothing}
         <button type="button" @click=${closes}>Cancel</button>

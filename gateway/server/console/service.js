@@ -1,7 +1,7 @@
 // What the console knows of the service as a whole: it asks for the metrics every two seconds, keeps ten minutes of
 // them in memory, and tells its listeners. What was before comes from the history that the service keeps.
 
-import {access, get, metrics} from "./api.js";
+import {Unreachable, access, get, metrics} from "./api.js";
 import {quantile} from "./geometry.js";
 
 const EVERY_MS = 2000;
@@ -114,8 +114,9 @@ class Service extends EventTarget {
       if (Date.now() - this.#asked >= HISTORY_MS) await this.#look();
       this.error = null;
     } catch (error) {
-      if (error.status === undefined) throw error;
-      this.error = error;
+      // Numbers of another release, or of something else. The page goes on asking.
+      this.error = error.status === undefined ? new Unreachable("The answers are not those that this page knows. Load it again.") : error;
+      if (this.error !== error) console.error(error);
     }
     this.dispatchEvent(new Event("change"));
   }
@@ -148,7 +149,6 @@ class Service extends EventTarget {
       frames: m.topics_wal_frames_total,
       copies: m.topics_router_copies_total,
       waiting: m.topics_wal_queue_depth,
-      records: m.topics_records_live,
       syncs: m.topics_wal_fsync_latency_us,
       depths: new Map(depths),
     });

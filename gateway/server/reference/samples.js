@@ -11,8 +11,8 @@ const addressed = ({ source }) => source.replaceAll("$TOPICS_URL", location.orig
 function copyButton(text) {
   const button = el("button", { type: "button", class: "copy" }, "Copy");
   button.onclick = async () => {
-    await navigator.clipboard.writeText(text());
-    button.textContent = "Copied";
+    const copied = await navigator.clipboard.writeText(text()).then(() => true, () => false);
+    button.textContent = copied ? "Copied" : "Not allowed by the browser";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   };
   return button;

@@ -96,9 +96,12 @@ export class Pauses {
 /** Requests to one service. */
 export class Connection {
   readonly url: string;
+  readonly options: ConnectionOptions;
 
-  constructor(readonly options: ConnectionOptions) {
+  constructor(options: ConnectionOptions) {
     this.url = options.url.replace(/\/+$/, "");
+    // Not enumerable: a client that is printed or stored as JSON does not show its key.
+    this.options = Object.defineProperty({ ...options }, "token", { enumerable: false });
   }
 
   /** Carry out an operation until it is answered, and return the answer. */
@@ -109,7 +112,7 @@ export class Connection {
       body?: object;
     };
     const [method, template] = OPERATIONS[name];
-    const filled = template.replace(/\{(\w+)\}/g, (_, part: string) => encodeURIComponent(path[part] ?? ""));
+    const filled = template.replace(/\{(\w+)\}/g, (_, part: string) => segment(path[part] ?? ""));
     const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null);
     const search = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
     const text = body === undefined ? undefined : JSON.stringify(body);
@@ -163,11 +166,18 @@ export class Connection {
   ): Promise<Response> {
     const { token, fetch } = this.options;
     if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
+    let response: Response;
     try {
-      return await fetch(this.url + path, { method, headers, body: body ?? null, signal });
+      // A redirect would be followed with GET in place of POST, and its answer taken for that of the write.
+      response = await fetch(this.url + path, { method, headers, body: body ?? null, signal, redirect: "manual" });
     } catch (error) {
       throw asked?.aborted ? asked.reason : unavailable(error);
     }
+    const { status, type } = response;
+    if (type !== "opaqueredirect" && !(status >= 300 && status < 400)) return response;
+    response.body?.cancel().catch(() => undefined);
+    const to = response.headers.get("location"); // which a browser does not tell
+    throw new TopicsError(`${this.url} redirects${to === null ? "" : ` to ${to}`}: give the client the URL of the service`, { status });
   }
 
   async #answer(response: Response, signal: AbortSignal | undefined): Promise<unknown> {
@@ -186,6 +196,12 @@ export class Connection {
     if (response.ok) return body;
     throw errorOf(response.status, body, response.headers.get("retry-after"));
   }
+}
+
+/** A name as a segment of a path. Throws `TypeError` for those that a URL takes for this folder or the one above. */
+export function segment(name: string): string {
+  if (/^\.\.?$/.test(name)) throw new TypeError(`${JSON.stringify(name)} is a name that fetch cannot ask for`);
+  return encodeURIComponent(name);
 }
 
 /** The error of a fetch that threw. */

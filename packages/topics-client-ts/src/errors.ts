@@ -130,7 +130,7 @@ export const ERRORS: Record<ErrorCode, typeof TopicsError> = {
 
 /** The error of a code, as bodies and WebSocket messages tell it. */
 export function errorOfCode(code: string, message: string, facts: ErrorFacts): TopicsError {
-  const kind = (ERRORS as Record<string, typeof TopicsError>)[code] ?? TopicsError;
+  const kind = Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode] : TopicsError;
   return new kind(message, { ...facts, code });
 }
 

@@ -3,7 +3,7 @@
  * key of its first attempt, so the service appends it once.
  */
 
-import { type Connection, randomName } from "./connection.js";
+import { type Connection, randomName, segment } from "./connection.js";
 import { TopicsError } from "./errors.js";
 import type { Meta, NewRecord, Published, Schemas } from "./items.js";
 import { type Camel, snake } from "./names.js";
@@ -67,7 +67,7 @@ export class Batch {
     const config = options.config && snake(options.config);
     const fields = JSON.stringify({ idempotency_key: this.key, node, create, config, disable_backpressure });
     const body = `${fields.slice(0, -1)},"records":[${this.records.join(",")}]}`;
-    const path = `/v0/topics/${encodeURIComponent(topic)}?return_seqs=false`;
+    const path = `/v0/topics/${segment(topic)}?return_seqs=false`;
     try {
       const told = (await connection.send("POST", path, body, { signal })) as Schemas["Appended"];
       const { first_seq: firstSeq, last_seq: lastSeq, count, created, deduped } = told;

@@ -113,7 +113,13 @@ export class SocketFrames implements Frames {
     private readonly parse: (text: string) => unknown,
     heartbeatMs: number,
   ) {
-    socket.onmessage = ({ data }) => this.#take(String(data));
+    socket.onmessage = ({ data }) => {
+      try {
+        this.#take(String(data));
+      } catch (error) {
+        this.#fail(error as Error); // thrown here, it would end the program
+      }
+    };
     socket.onclose = ({ code, reason }) => this.#fail(new Unavailable(`the socket was closed (${code} ${reason})`));
     socket.onerror = () => this.#fail(new Unavailable("the socket failed", { detail: { outcome: "unknown" } }));
     this.#timer = setInterval(() => {

@@ -29,6 +29,11 @@ export interface WorkOptions<T = unknown> {
   node?: string;
   /** Milliseconds to hold a failed job back. */
   backoff?: (deliveries: number) => number;
+  /**
+   * Makes the reason that the service keeps with a failed job and shows with its dead letter, at most 512 bytes of it. By
+   * default it is the error's name and message.
+   */
+  reason?: (error: unknown) => string | undefined;
   /** Called with each failed job and its error. Without it, they are logged as warnings. */
   onFailure?: (job: Job<T>, error: unknown) => void;
   /** Called with what the worker survives: claims, acks and extensions that failed. By default a warning is logged. */
@@ -42,6 +47,18 @@ export interface WorkOptions<T = unknown> {
 /** 1 s after the first delivery, twice that after the next, at most 5 min. */
 export function doubling(deliveries: number): number {
   return Math.min(300_000, 1000 * 2 ** (deliveries - 1)) * (0.8 + Math.random() / 5);
+}
+
+/** An error as the reason of a nack. */
+function told(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.message === "" ? error.name : `${error.name}: ${error.message}`;
+}
+
+/** A reason as the service takes it: at most 512 bytes of UTF-8, its end cut. */
+function shortened(reason: string): string {
+  const bytes = new Uint8Array(512);
+  return new TextDecoder().decode(bytes.subarray(0, new TextEncoder().encodeInto(reason, bytes).written));
 }
 
 interface Held<T> {
@@ -141,7 +158,8 @@ export class Worker<T = unknown> {
   #begin(job: Job<T>): void {
     const held = { job, abort: new AbortController(), settling: false };
     this.#held.set(job.leaseId, held);
-    const running = this.#handle(held).finally(() => {
+    const unforeseen = (error: unknown) => console.warn(`topics: job ${job.seq} of ${this.queue} comes back when its lease ends`, error);
+    const running = this.#handle(held).catch(unforeseen).finally(() => {
       this.#held.delete(job.leaseId);
       this.#running.delete(running);
       this.#wake();
@@ -167,7 +185,8 @@ export class Worker<T = unknown> {
       if (abort.signal.aborted) return this.#nack(job, 0);
       this.failed += 1;
       this.#tell(job, error);
-      return this.#nack(job, Math.round((this.options.backoff ?? doubling)(job.deliveries)));
+      const { backoff = doubling, reason = told } = this.options;
+      return await this.#nack(job, Math.round(backoff(job.deliveries)), reason(error));
     }
     if (this.#claimIsDue && this.#finished.length < this.#most) this.#finished.push(job);
     else await this.#ack([job]);
@@ -199,9 +218,10 @@ export class Worker<T = unknown> {
     }
   }
 
-  async #nack(job: Job<T>, delay_ms: number): Promise<void> {
+  async #nack(job: Job<T>, delay_ms: number, reason?: string): Promise<void> {
+    const why = reason === undefined ? {} : { reason: shortened(reason) };
     try {
-      await this.connection.call("nack", { path: { topic: this.queue }, body: { node: this.node, ...named([job]), delay_ms } });
+      await this.connection.call("nack", { path: { topic: this.queue }, body: { node: this.node, ...named([job]), delay_ms, ...why } });
     } catch (error) {
       this.#warn(`job ${job.seq} of ${this.queue} comes back when its lease ends`, error);
     }

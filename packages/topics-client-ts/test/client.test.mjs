@@ -1,6 +1,8 @@
 // Claims about parts of the client, with answers made here.
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { test } from "node:test";
+import { inspect } from "node:util";
 import { DecodeError, ERRORS, Forbidden, GapError, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
 import { EventLines } from "../dist/streams.js";
 
@@ -386,4 +388,97 @@ test("where there is no Node, variables and files are not looked for, and a URL 
       Object.defineProperty(globalThis, "process", kept);
     }
   }
+});
+
+test("a client that is printed does not show its token", () => {
+  const client = new Topics("http://t", { token: "s3cret" });
+  const tail = client.tail("t");
+  const shown = [client, client.connection, tail].map((each) => inspect(each, { depth: 9 }) + JSON.stringify(each));
+  assert.ok(!shown.join().includes("s3cret"));
+  assert.equal(client.connection.options.token, "s3cret");
+});
+
+test("a redirect is an error: followed, it would turn a write into a read", async () => {
+  const asked = [];
+  const server = createServer((request, response) => {
+    asked.push(`${request.method} ${request.url}`);
+    if (request.url.startsWith("/v0")) response.writeHead(301, { location: "/else" }).end();
+    else response.end(JSON.stringify(appended(1, 1)));
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${server.address().port}`;
+  try {
+    await assert.rejects(new Topics(url).publish("t", 1), (error) => error instanceof TopicsError && error.message.includes(`${url} redirects to /else`));
+    assert.deepEqual(asked, ["POST /v0/topics/t?return_seqs=false"]);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+  const opaque = { status: 0, type: "opaqueredirect", headers: new Headers(), body: null };
+  await assert.rejects(new Topics("http://t", { fetch: async () => opaque }).state("t"), /http:\/\/t redirects: give/);
+});
+
+test("a name that a URL takes for a folder is refused, and asks for nothing else", async () => {
+  const [client, asked] = scripted([]);
+  for (const name of [".", ".."]) {
+    await assert.rejects(client.deleteCursor("t", name), TypeError);
+    await assert.rejects(client.publish(name, 1), TypeError);
+  }
+  assert.deepEqual(asked, []);
+  const [other, paths] = scripted([[200, { deleted: true }], [200, { deleted: true }]]);
+  await other.deleteCursor("t", "...");
+  await other.deleteCursor("t", "a/../b");
+  assert.deepEqual(paths.map(({ path }) => path), ["/v0/topics/t/cursors/...", "/v0/topics/t/cursors/a%2F..%2Fb"]);
+});
+
+test("an error code that is the name of a property is a code like others", async () => {
+  for (const code of ["constructor", "__proto__", "toString"]) {
+    const [client] = scripted([[400, failure(code)]]);
+    const error = await client.state("t").catch((each) => each);
+    assert.deepEqual([error instanceof TopicsError, error.code], [true, code]);
+  }
+});
+
+test("a message of a WebSocket that cannot be read ends the tail with an error, not the program", async () => {
+  for (const message of ["{", "null", "{}"]) {
+    class WebSocket extends EventTarget {
+      readyState = 1;
+      constructor() {
+        super();
+        setTimeout(() => this.onmessage({ data: message }));
+      }
+      send() {}
+      close() {}
+    }
+    const watch = { wid: "w", stream_url: "/v0/watch/w", topics: { t: { from_seq: 0, head_seq: 0, earliest_seq: 1 } } };
+    const [client] = scripted([[200, watch]], { WebSocket });
+    await assert.rejects(client.tail("t", { transport: "websocket" }).next(), (error) => error instanceof SyntaxError || error instanceof TypeError);
+  }
+});
+
+test("a worker tells why a job failed, and survives options that throw", async () => {
+  const jobs = (...seqs) => [200, { claimed: seqs.map((seq) => ({ $seq: seq, $ts: 1, data: seq, lease_id: `l${seq}`, deadline: 9, deliveries: 1 })) }];
+  const nacked = async (failed, options = {}) => {
+    const [client, asked] = scripted([jobs(1), [200, { nacked: 1 }]]);
+    const worker = client.worker("q", () => (worker.stop(), Promise.reject(failed)), { onFailure: () => {}, ...options });
+    await worker.run();
+    return asked.find(({ path }) => path.endsWith("/nack"))?.body.reason;
+  };
+  assert.equal(await nacked(new RangeError("too far")), "RangeError: too far");
+  assert.equal(await nacked(new Error("")), "Error");
+  assert.equal(await nacked("text"), "text");
+  const long = await nacked(new Error("ä".repeat(600)));
+  assert.ok(Buffer.byteLength(long) <= 512 && long.endsWith("ä"));
+  assert.equal(await nacked(new Error("x"), { reason: () => undefined }), undefined);
+  const told = [];
+  const kept = console.warn;
+  console.warn = (...words) => told.push(words[0]);
+  try {
+    const thrower = () => { throw new Error("of the option"); };
+    for (const option of ["reason", "backoff"]) assert.equal(await nacked(new Error("x"), { [option]: thrower }), undefined);
+    assert.equal(await nacked(Object.create(null)), undefined);
+  } finally {
+    console.warn = kept;
+  }
+  assert.deepEqual(told, Array(3).fill("topics: job 1 of q comes back when its lease ends"));
 });

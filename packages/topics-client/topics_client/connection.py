@@ -26,7 +26,7 @@ import anyio
 import httpx
 
 from topics_client.endpoint import resolve
-from topics_client.errors import TopicsError, Unavailable, error_of
+from topics_client.errors import TopicsError, Unauthorized, Unavailable, error_of
 from topics_client.payloads import Decode, Encode, from_json, to_json, writer
 
 TIMEOUT_S = 90.0
@@ -34,6 +34,7 @@ TIMEOUT_S = 90.0
 CONNECT_TIMEOUT_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _TOLD_AFTER_S = 2.0
+_TOKEN_REMEDY = "A key is given as token=, or in TOPICS_TOKEN, which goes to TOPICS_URL only if that is set."
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -49,10 +50,11 @@ logging.getLogger("httpx").addFilter(_of_others)  # its line for each request is
 
 
 class Pauses:
-    """The pauses between the attempts of one request. `patience_s` None means: for ever."""
+    """The pauses between the attempts of one request to a service. `patience_s` None means: for ever."""
 
-    def __init__(self, patience_s: float | None) -> None:
+    def __init__(self, patience_s: float | None, service: str) -> None:
         self._patience_s = patience_s
+        self._service = service
         self._deadline: float | None = None
         self._next_s = _SHORTEST_PAUSE_S
         self._failing_since: float | None = None
@@ -78,14 +80,14 @@ class Pauses:
         left_s = math.inf if self._deadline is None else self._deadline - now
         if not self._told and now + pause_s >= self._failing_since + _TOLD_AFTER_S and left_s > 2 * _TOLD_AFTER_S:
             self._told = True
-            log.warning(
-                "no answer yet (%s); trying again%s", error, "" if left_s == math.inf else f" for {left_s:.0f} s"
-            )
+            how_long = "" if left_s == math.inf else f" for {left_s:.0f} s"
+            log.warning("%s: no answer yet (%s); trying again%s", self._service, error, how_long)
 
     def reset(self) -> None:
         """The service has answered."""
         if self._told and self._failing_since is not None:
-            log.info("the service answers again, after %.0f s", anyio.current_time() - self._failing_since)
+            waited_s = anyio.current_time() - self._failing_since
+            log.info("%s: the service answers again, after %.0f s", self._service, waited_s)
         self._deadline, self._next_s = None, _SHORTEST_PAUSE_S
         self._failing_since, self._told = None, False
 
@@ -148,6 +150,8 @@ class Connection:
             transport=transport,
             verify=True if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )  # a context that trusts no certificate costs nothing; one with all those of the system takes 20 ms to make
+        self.service = f"{self._http.base_url.scheme}://{self._http.base_url.netloc.decode('ascii')}"
+        """Scheme, host and port, for texts: a URL may have a password."""
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -162,7 +166,7 @@ class Connection:
         repeat: bool = True,
     ) -> Any:
         """Send a request until it is answered, and return the answer. With `repeat` false it is never done twice."""
-        pauses = Pauses(self.patience_s)
+        pauses = Pauses(self.patience_s, self.service)
         while True:
             try:
                 answer = await self._once(self._request(method, path, body, params))
@@ -177,7 +181,7 @@ class Connection:
         try:
             response = await self._send(request)
         except httpx.TransportError as error:
-            raise _unavailable(error) from error
+            raise self._unavailable(error) from error
         return self._answer(response)
 
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
@@ -202,7 +206,7 @@ class Connection:
                 return response
             await response.aread()
         except httpx.TransportError as error:
-            raise _unavailable(error) from error
+            raise self._unavailable(error) from error
         self._answer(response)
         raise Unavailable(f"HTTP status {response.status_code} in place of a stream", status=response.status_code)
 
@@ -235,18 +239,22 @@ class Connection:
             body = None
         if response.is_success:
             return body
-        raise error_of(response.status_code, body, response.headers.get("Retry-After"))
+        error = error_of(response.status_code, body, response.headers.get("Retry-After"))
+        if isinstance(error, Unauthorized):
+            error.add_note(f"asked: {self.service}. {_TOKEN_REMEDY}")
+        raise error
+
+    def _unavailable(self, error: httpx.TransportError) -> Unavailable:
+        detail = {"outcome": "not_done" if isinstance(error, _NOT_SENT) else "unknown"}
+        told = Unavailable(f"{type(error).__name__}: {error}", detail=detail)
+        told.add_note(f"asked: {self.service}")
+        return told
 
 
 def segment(name: str) -> str:
-    """A name as a segment of a path."""
-    return quote(name, safe="")
+    """A name as a segment of a path; also `.` and `..`, which a URL takes for this folder and the one above."""
+    return quote(name, safe="") if name.strip(".") else "%2E" * len(name)
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _unavailable(error: httpx.TransportError) -> Unavailable:
-    detail = {"outcome": "not_done" if isinstance(error, _NOT_SENT) else "unknown"}
-    return Unavailable(f"{type(error).__name__}: {error}", detail=detail)

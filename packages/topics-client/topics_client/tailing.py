@@ -124,7 +124,7 @@ class Tail(Generic[I_co]):
         self._response: httpx.Response | None = None
         self._chunks: AsyncIterator[bytes] | None = None
         self._events = EventLines()
-        self._pauses = Pauses(None)
+        self._pauses = Pauses(None, connection.service)
         self._begun = False
         self._opened = False
 

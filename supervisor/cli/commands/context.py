@@ -102,7 +102,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
     except file.ContextError as error:
         fail(str(error), Status.FAILED)
     rows: list[dict[str, Any]] = [
-        {"context": name, "url": each.url, "key": each.place, "in_use": name == known.current}
+        {"context": name, "url": each.url, "token": each.place, "in_use": name == known.current}
         for name, each in sorted(known.contexts.items())
     ]
     if as_json:
@@ -110,7 +110,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
             say(row)
     else:
         shown = [{**row, "in_use": "*" if row["in_use"] else ""} for row in rows]
-        tell(table(shown, {"in_use": "in_use", "context": "context", "url": "url", "key": "token"}))
+        tell(table(shown, {name: name for name in ("in_use", "context", "url", "token")}))
 
 
 @app.command("rm")

@@ -25,7 +25,15 @@ from urllib.parse import urlsplit
 import typer
 
 from supervisor.cli.commands.version import installed
-from supervisor.cli.endpoint import ContextOption, Endpoint, TokenOption, UrlOption, configured, resolve
+from supervisor.cli.endpoint import (
+    TOKEN_REMEDY,
+    ContextOption,
+    Endpoint,
+    TokenOption,
+    UrlOption,
+    configured,
+    resolve,
+)
 from supervisor.cli.quantities import size
 from supervisor.cli.terminal import (
     DataDirOption,
@@ -215,7 +223,7 @@ def _key(machine: Machine) -> Iterator[Finding]:
         with machine.endpoint.client(0) as client:
             client.get("/v0/topics?page_size=1")
     except ClientError as error:
-        yield Finding("key", "fail", f"{error}; give a token with --token, TOPICS_TOKEN or a context")
+        yield Finding("key", "fail", f"{error}; {TOKEN_REMEDY}")
     else:
         kind = "the token is accepted" if machine.endpoint.token else "no token is needed"
         yield Finding("key", "ok", kind)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from supervisor.cli.endpoint import token_for
 from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
@@ -29,7 +30,6 @@ from supervisor.cli.terminal import (
     tell,
 )
 from supervisor.config import settings as settings_module
-from supervisor.config import variables
 
 if TYPE_CHECKING:
     from pyspark_topics.lake.local import Source, Writer
@@ -243,7 +243,7 @@ def _given(
     if url is not None:
         if path is not None or cold is not None:
             fail("--url and --path both name a source; give one of them", Status.USAGE)
-        token = token or os.environ.get(variables.TOKEN, "")
+        token = token_for(url, token, os.environ)
         return {"url": url, **({"token": token} if token else {}), **named}
     if path is None:
         try:

@@ -39,9 +39,13 @@ def takeover(
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
         fail_each(str(error), Status.USAGE)
-    if not settings.bucket:
-        fail("there are standbys with TOPICS_BUCKET only", Status.USAGE)
     found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
+    if not settings.bucket and (found is None or not _holder(found)):
+        fail(
+            f"no standby runs here for {settings.data_dir}: run this with the service's settings (TOPICS_DATA_DIR, "
+            "TOPICS_RUNTIME_DIR, TOPICS_BUCKET), as its user",
+            Status.USAGE,
+        )
     if found is not None and found.get("ready"):
         tell("this machine holds the shards already")
         return

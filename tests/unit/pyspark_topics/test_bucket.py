@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -329,6 +329,41 @@ def test_a_damaged_manifest_is_passed_over_and_none_left_is_an_error(
     assert f"{newest.name}: it is damaged" in caplog.text
     flip(older, 40)
     with pytest.raises(CorruptFile, match=r"no manifest can be read: .*topics replica verify"):
+        values(scene)
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [
+        lambda head, files: head["streams"][0].__setitem__(0, "../../../etc"),
+        lambda head, files: head["streams"][0].__setitem__(1, 1 << 62),  # a plan of 2^40 chunks
+        lambda head, files: head["streams"][0].__setitem__(1, -1),
+        lambda head, files: head["streams"][0].pop(),
+        lambda head, files: head.__setitem__("streams", []),
+        lambda head, files: head.__setitem__("part", head["part"] + 1),
+        lambda head, files: head.__setitem__("first_part", -1),
+        lambda head, files: [each.__setitem__(1, 9) for each in files],
+        lambda head, files: [each.__setitem__(1, -1) for each in files],
+        lambda head, files: [each.__setitem__(2, 1 << 62) for each in files],
+        lambda head, files: [each.__setitem__(3, 1 << 62) for each in files],
+        lambda head, files: [each.__setitem__(3, -1) for each in files],
+        lambda head, files: [each.__setitem__(3, "x") for each in files],
+        lambda head, files: [each.__setitem__(3, 1.5) for each in files],
+        lambda head, files: files.append([]),
+    ],
+)
+def test_a_manifest_that_somebody_made_up_is_damage(scene: BucketScene, bent: Callable[[Any, Any], Any]) -> None:
+    """Its checksum fits: whoever may write to the bucket can make one."""
+    grown(scene)
+    for path in (scene.bucket / "shard-00" / "manifests").iterdir():
+        raw = path.read_bytes()
+        size = int.from_bytes(raw[8:16], "little")
+        head, files = json.loads(raw[24 : 24 + size]), json.loads(raw[24 + size :])
+        bent(head, files)
+        body = (start := json.dumps(head).encode()) + json.dumps(files).encode()
+        check = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+        path.write_bytes(raw[:8] + len(start).to_bytes(8, "little") + check + body)
+    with pytest.raises(CorruptFile, match="no manifest can be read"):
         values(scene)
 
 

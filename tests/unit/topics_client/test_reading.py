@@ -148,7 +148,7 @@ async def test_a_tail_that_waits_for_its_service_says_so_once_and_again_when_it_
         assert [item.seq for item in await take(tail, 2)] == [5, 6]
     first, last = [each.getMessage() for each in caplog.records if each.name == "topics_client.connection"]
     assert first.endswith("ConnectError: refused); trying again")
-    assert last.startswith("the service answers again, after ")
+    assert last.startswith("http://fake: the service answers again, after ")
 
 
 async def test_a_tail_can_be_closed_while_a_read_of_it_waits(autojump_clock: Clock) -> None:

@@ -33,6 +33,34 @@ async def test_an_error_has_what_the_answer_tells(autojump_clock: trio.testing.M
     assert fake.requests[0].headers["Authorization"] == "Bearer secret"
 
 
+async def test_a_name_of_dots_is_not_taken_for_a_folder() -> None:
+    """A URL has no segments `.` and `..`: `/v0/topics/t/cursors/..` is the topic itself."""
+    fake = Fake([answer(200, {"deleted": True}) for _ in range(4)] + [answer(200, {"seq": 1})])
+    async with fake.client() as client:
+        for name in ("..", ".", "...", "a/../b"):
+            await client.delete_cursor("t", name)
+        await client.set_cursor("..", "c", 1)
+    assert [request.url.raw_path.decode() for request in fake.requests] == [
+        "/v0/topics/t/cursors/%2E%2E",
+        "/v0/topics/t/cursors/%2E",
+        "/v0/topics/t/cursors/%2E%2E%2E",
+        "/v0/topics/t/cursors/a%2F..%2Fb",
+        "/v0/topics/%2E%2E/cursors/c",
+    ]
+
+
+async def test_an_error_shows_which_service_was_asked_and_where_a_key_is_given() -> None:
+    fake = Fake([httpx.ConnectError("refused"), error(401, "unauthorized")])
+    async with AsyncClient("http://me:secret@fake/base/", transport=httpx.MockTransport(fake), patience_s=0) as client:
+        with pytest.raises(Unavailable) as away:
+            await client.state("t")
+        with pytest.raises(topics_client.Unauthorized) as raised:
+            await client.state("t")
+    assert away.value.__notes__ == ["asked: http://fake"]
+    (note,) = raised.value.__notes__
+    assert note.startswith("asked: http://fake. A key is given as token=, or in TOPICS_TOKEN")
+
+
 async def test_an_unknown_code_is_told_as_it_is() -> None:
     fake = Fake([error(418, "teapot")])
     async with fake.client() as client:
@@ -130,8 +158,8 @@ async def test_a_service_that_is_away_is_told_once_within_3_s_and_again_when_it_
         await client.state("t")
     assert {lines for seconds, lines in at if seconds >= 3} == {1}
     first, last = told(caplog)
-    assert first.startswith("no answer yet (ConnectError: refused); trying again for ")
-    assert last == f"the service answers again, after {waited:.0f} s"
+    assert first.startswith("http://fake: no answer yet (ConnectError: refused); trying again for ")
+    assert last == f"http://fake: the service answers again, after {waited:.0f} s"
 
 
 async def test_a_short_pause_and_an_error_that_comes_soon_are_not_told(

@@ -8,6 +8,7 @@ import {View, empty, html, nothing, pill, problem, search} from "../ui.js";
 import "./record-rows.js";
 
 const MOST = 1000;
+const MOST_CHARACTERS = 16e6;
 const DRAW_MS = 200;
 const AGAIN_MS = 2000;
 
@@ -108,15 +109,22 @@ class TopicLive extends View {
     const wanted = fresh.filter(row => row.gap || !this.#tag || this.#matches(row.$tag ?? ""));
     if (this.#paused) {
       this.#waiting.unshift(...wanted.reverse());
-      this.#skipped += this.#waiting.splice(MOST).length;
+      this.#skipped += this.#waiting.splice(fitting(this.#waiting)).length;
     } else {
-      this.#rows = [...wanted.reverse(), ...this.#rows].slice(0, MOST);
+      this.#keep([...wanted.reverse(), ...this.#rows]);
     }
     this.#soon ??= setTimeout(() => {
       this.#soon = null;
       this.draw();
     }, DRAW_MS);
   }
+
+  #keep(rows) {
+    this.#rows = rows.slice(0, fitting(rows));
+    this.#full ||= this.#rows.length < rows.length;
+  }
+
+  #full = false;
 
   #matches(tag) {
     return this.#tag.endsWith("*") ? tag.startsWith(this.#tag.slice(0, -1)) : tag === this.#tag;
@@ -126,7 +134,7 @@ class TopicLive extends View {
     this.#paused = !this.#paused;
     if (!this.#paused) {
       const skipped = this.#skipped ? [{gap: `${plural(this.#skipped, "record")} came while it was paused and did not fit`}] : [];
-      this.#rows = [...this.#waiting, ...skipped, ...this.#rows].slice(0, MOST);
+      this.#keep([...this.#waiting, ...skipped, ...this.#rows]);
       [this.#waiting, this.#skipped] = [[], 0];
     }
     this.draw();
@@ -148,8 +156,15 @@ class TopicLive extends View {
       ${this.#rows.length ? html`<record-rows .rows=${this.#rows} .what=${"Newest records of " + this.topic}></record-rows>`
         : this.#state === "deleted" ? empty("The topic was deleted", "A topic of this name that is made later has records of its own.")
           : empty("Nothing yet", "Records show here the moment they are written.")}
-      ${this.#rows.length === MOST ? html`<p class="foot soft">The newest ${whole(MOST)} are kept.</p>` : nothing}`;
+      ${this.#full ? html`<p class="foot soft">The newest ${whole(this.#rows.length)} are kept.</p>` : nothing}`;
   }
+}
+
+// How many of these rows are kept: the page holds them in memory, and a record may have a megabyte.
+function fitting(rows) {
+  let left = MOST_CHARACTERS;
+  const at = rows.findIndex(({data = "", meta = ""}, n) => n === MOST || (n && (left -= data.length + meta.length) < 0));
+  return at < 0 ? rows.length : at;
 }
 
 customElements.define("topic-live", TopicLive);

@@ -22,6 +22,23 @@ def test_options_of_spark_may_stand_on_both_sides_of_the_job() -> None:
     assert [*given.conf, *given.more_conf] == ["a=1", "b=2", "c=3"]
 
 
+def test_a_token_of_the_environment_goes_to_the_service_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def token(*job: str) -> str | None:
+        return cli._options(cli.parser().parse_args(job)).get("token")
+
+    monkeypatch.setenv("TOPICS_TOKEN", "variable")
+    monkeypatch.delenv("TOPICS_URL", raising=False)
+    assert token("report", "--url", "http://b.example") == "variable"
+    monkeypatch.setenv("TOPICS_URL", "http://a.example")
+    assert token("report", "--url", "http://A.example:80/") == "variable"
+    assert token("report", "--url", "https://a.example") is None
+    assert token("report", "--url", "http://b.example") is None
+    assert token("report", "--url", "http://b.example", "--token", "option") == "option"
+    assert token("report", "--path", "/d") is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hung", [False, True])
 def test_a_service_that_is_down_is_told_within_ten_seconds(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proto.format.frame import Column
+from proto.format.columns import Column
 from tests.support.harness import Harness
 
 LEFT = 64
