@@ -57,8 +57,8 @@ class Launch:
     `in_hand_fd` is one of them."""
 
     start: Callable[[], Start]
-    """Called when the process is there: what changes before that is told to nobody, so the first message has to
-    contain it."""
+    """Called when the process exists: earlier changes are reported to no process, so the first message has to contain
+    them."""
     inherit: tuple[int, ...] = ()
     in_hand_fd: int = -1
 
