@@ -40,8 +40,8 @@ FOR_USERS = {
     "by who": re.compile(r"\b(?:[Ww]ho|those who) (?:asks?|comes?|connects?|reads?|writes?)\b"),  # a client that
 }
 """Habits of pages for users: inversions, riddles and this project's own words. A comment has the better ones."""
-NOT_FOR_USERS = {"architecture", "benchmarks", "configuration", "format", "glossary", "releasing"}
-"""Pages of docs/ for developers, those that are generated, and the one that defines this project's words."""
+NOT_FOR_USERS = {"architecture", "benchmarks", "format", "glossary", "releasing"}
+"""Pages of docs/ for developers, and the one that defines this project's words."""
 USER_PAGES = [
     "README.md",
     *(
