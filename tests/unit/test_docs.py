@@ -228,6 +228,15 @@ def test_the_index_has_folders_above_those_that_they_import(package: str) -> Non
         assert above == [], name
 
 
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    tables = (ROOT / "docs" / "glossary.md").read_text().partition("\n## Standard terms\n")[2].split("\n## ")
+    words = [re.findall(r"^\| (?!---|term|word)([^|]+) \|", table, re.MULTILINE) for table in tables]
+    assert all(len(table) > 30 for table in words)
+    assert all(table == sorted(table, key=str.lower) for table in words)
+    every = [word for table in words for word in table]
+    assert len(set(every)) == len(every)
+
+
 def test_the_folders_of_the_unit_tests_are_those_of_the_packages() -> None:
     for folder in {
         path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests/unit").rglob("test_*.py")
