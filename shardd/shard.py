@@ -83,7 +83,7 @@ def open_shard(
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
     Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`. With `restarted`
-    False, another machine goes on with the shard: the caller only makes a checkpoint.
+    False, another machine continues the shard: the caller only makes a checkpoint.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
@@ -203,7 +203,7 @@ class Shard:
         self._waiting_operations = {**self._reading_operations(), **self._lease_operations()}
 
     def _open_log(self) -> None:
-        """Open the log for writing, behind what was replayed."""
+        """Open the log for writing, after the replayed frames."""
         self._wal = Wal(
             self._disk,
             self._path / "wal",
@@ -420,7 +420,7 @@ class Shard:
             self._give_up(visible[name] for name in topics if name in visible)
 
     def await_bucket(self, shipped_no: int) -> None:
-        """From now on, what waits for a sync waits for the bucket too, which has the frames up to `shipped_no`."""
+        """From now on, changes that wait for a sync also wait for the bucket. It has the frames up to `shipped_no`."""
         self.commits.await_bucket(shipped_no)
         self.patience = Patience(self._clock, self.commits, self._limits.bucket_timeout_ms)
         self._staging.check_bucket = self.patience.check

@@ -162,7 +162,7 @@ class Api:
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
         self.observers: list[exchange.RequestObserver] = []
-        """The observers: each is told of every request."""
+        """The observers: each sees every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Functions that return the metrics of the other protocols."""
         self._shards = shards

@@ -46,7 +46,7 @@ class Link(Protocol):
     def send_head(self, stream: Http2Stream, fields: list[tuple[bytes, bytes]], *, end: bool = False) -> None: ...
 
     def send_left(self, stream: Http2Stream) -> None:
-        """Send what is left of `stream` as the client makes room for it; call its `moved` for each part."""
+        """Send the rest of `stream` as the client makes room for it; call its `moved` for each part."""
 
     def widen(self, stream: Http2Stream, size: int) -> None:
         """Let the client send `size` bytes more."""
@@ -110,7 +110,7 @@ class Http2Stream(Request):
         self.gone = False
         """Whether the client has reset the stream, or is gone."""
         self.left = memoryview(b"")
-        """What waits for the client to make room."""
+        """Bytes that wait until the client makes room."""
         self.ending = False
         """Whether the stream ends behind `left`."""
         self.queued = False

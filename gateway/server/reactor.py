@@ -162,7 +162,7 @@ class Drive:
         self._context: Context = copy_context()
         """Holds the trace of the current request, as a task's context would."""
         self._error: Stopped | None = None
-        """What is raised in the coroutine when it is resumed next."""
+        """The exception that the coroutine gets when it is resumed next."""
         self._mask = 0
         """The events that the epoll set reports; 0 while the socket is not in the set."""
         self._scope: trio.CancelScope | None = None

@@ -1,4 +1,4 @@
-"""Suspects: requests that a shard had in hand when it died. What was in hand at two deaths is not sent a third time.
+"""Suspects: requests that a shard had in hand when it died. A request in hand at two deaths is not sent a third time.
 
 A client that gets no answer sends its request again. If the request ends the process, by a defect that is not known
 yet, the client would keep the shard down, and with it the topics of all others. So requests are known by what they say:

@@ -6,7 +6,7 @@ A coroutine is written once and runs in either way. What it awaits asks `driven`
     in a task     a wait is trio's own
 
 A driven coroutine must await nothing of trio's, because trio would suspend the driver's task in its place. Code that
-needs trio (cancel scopes, nurseries, events, threads) awaits `in_task` first: the driver then goes on with the same
+needs trio (cancel scopes, nurseries, events, threads) awaits `in_task` first: the driver then continues the same
 coroutine inside a task. `drive` ends a coroutine that awaits trio all the same.
 """
 

@@ -148,7 +148,7 @@ class Lake:
             try:
                 disk.create(path, wanted.dump())
             except FileExistsError:
-                pass  # another run was faster; what it wrote counts
+                pass  # another run was faster; its rows count
             except OSError as error:
                 raise LakeError(f"{path}: {error.strerror or error}") from None
         found = layout.about(path.read_bytes(), str(path))

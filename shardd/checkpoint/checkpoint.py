@@ -1,6 +1,6 @@
 """Checkpoints: write the records of the log to segments and a catalog, then trim the log.
 
-Steps of one checkpoint. Those marked * run in a worker thread while the shard goes on; they use only the data of the
+Steps of one checkpoint. Those marked * run in a worker thread while the shard serves; they use only the data of the
 plan.
 
 1   plan      the position: everything up to the log's last sync. For each topic: batches that no segment has, deletions
@@ -131,7 +131,7 @@ class Checkpoints:
         self._inventory.shipped = shipped
 
     def go_on_elsewhere(self) -> None:
-        """Another process goes on with the shard: checkpoints keep the seqs that it has reserved."""
+        """Another process continues the shard: checkpoints keep the seqs that it has reserved."""
         self._planner.elsewhere = True
 
     @property
@@ -215,7 +215,7 @@ class Checkpoints:
         return exhaust(self.planning(lambda: synced_no, last))
 
     def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
-        """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
+        """Step 1 in slices, between which the shard may serve. `synced` returns the number of the last synced frame.
 
         `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
         return self._planner.planning(synced, last)

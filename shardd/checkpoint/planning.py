@@ -24,10 +24,10 @@ class Planner:
         self._inventory = inventory
         self.checksum_of: Callable[[int], int | None] = lambda number: None
         self.elsewhere = False
-        """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
+        """Whether another process continues the shard: seqs that it has reserved stay reserved."""
 
     def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
-        """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
+        """Step 1 in slices, between which the shard may serve. `synced` returns the number of the last synced frame.
 
         `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
         last = last and not self.elsewhere

@@ -9,8 +9,8 @@
     all else                                                         remove: an attempt that was not finished, or a
                                                                      deletion that catalog and log know
 
-An index shares the fate of its segment, from which it can be made. What is set apart is told, see
-`shardd.storage.lost`.
+An index shares the fate of its segment, from which it can be made. `shardd.storage.lost`
+reports the files that are set apart.
 """
 
 from __future__ import annotations

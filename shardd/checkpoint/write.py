@@ -238,7 +238,7 @@ class Writer:
                 by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
         for path, writes in by_segment.items():
             if not self._sound(segments[path]):
-                plan.unflagged.add(id(segments[path]))  # the catalog goes on listing them
+                plan.unflagged.add(id(segments[path]))  # the catalog still lists them
                 continue
             file = self._disk.open(path)
             try:

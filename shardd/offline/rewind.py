@@ -10,7 +10,7 @@ expired before the cut was made do not come back. The files do not have all of t
                             written after the files were copied. The next record gets a higher seq, so that no seq ever
                             names two records, and no position of a reader is ahead of the topic
     idempotency keys        of writes that ended up to S; a repeated write that was cut, in whole or in part, is new
-    named cursors, watches  unchanged: those behind S go on with the next record that is written
+    named cursors, watches  unchanged: those after S continue with the next record that is written
     queue                   leases and deliveries of the remaining jobs. A job that went to a dead-letter topic behind
                             the cut is in neither topic
     routers                 the destination's position goes back to before its first copy that was cut. The records that

@@ -264,7 +264,7 @@ class Forward:
         except Exception:
             if indivisible.broken:
                 raise
-            faults.failed("copy")  # this topic is tried again with growing pauses; the others go on
+            faults.failed("copy")  # this topic is tried again with growing pauses; the others continue
             return False
 
     async def _catch_up(self, topic: Topic, pull: _SourcePull) -> None:

@@ -123,7 +123,7 @@ class Holder:
             await self._copy_checkpoint()
 
     def attach(self) -> None:
-        """Find where shipping goes on. Blocks, also while the bucket is away. Raises `ManifestError`, `StoreError`,
+        """Find where shipping continues. Blocks, also while the bucket is away. Raises `ManifestError`, `StoreError`,
         OSError."""
         role, hole = self._role, False
         assert role.replica is not None
@@ -167,7 +167,7 @@ class Holder:
         await self._copy_checkpoints()
 
     async def drain(self) -> None:
-        """Ship what is synced, and end the term."""
+        """Ship all synced frames, and end the term."""
         await self._role.drain(self._log)
 
     async def _copy_checkpoints(self) -> None:

@@ -39,7 +39,7 @@ CHUNK_BYTES = 4 << 20
 FILE_PATH = re.compile(
     r"catalog-\d{20}\.cbor|(?:cold/)?topics/[0-9a-f]{16}/(?:seg-\d{20}\.(?:data|idx)|held-\d{20}\.log)", re.ASCII
 )
-"""All that a manifest may name. What is not so is a damaged manifest, wherever the path leads."""
+"""All that a manifest may name. Any other content is a damaged manifest, wherever the path leads."""
 STREAM_NAME = re.compile(r"\d{20}-[0-9a-f]{16}", re.ASCII)
 NUMBER_MOST = (1 << 63) - 1
 HEAD_MOST = 64 << 20

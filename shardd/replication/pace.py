@@ -28,7 +28,7 @@ class Pace:
         """When the next part is created, whatever waits."""
 
     def turn(self, now: float) -> None:
-        """What waits is put into parts from now on."""
+        """Waiting frames are put into parts from now on."""
         self.due = now + self._interval_s
 
     def begun(self, now: float, length: int) -> None:

@@ -9,7 +9,7 @@ open, `ship` offers what is synced, a part at a time.
     1 and up     the machine that holds shard 0: they never claim by themselves, and take over when shard 0 was
 
 Where changes do not wait for the bucket (`async`), neither does the start of a machine that held the shard last: after
-`ALONE_AFTER_S` it opens the shard **alone**, without a term. The protocol goes on meanwhile, and the shard is claimed
+`ALONE_AFTER_S` it opens the shard **alone**, without a term. The protocol continues meanwhile, and the shard is claimed
 when the bucket is back. If another machine has a term then, the role is over.
 """
 
@@ -153,7 +153,7 @@ class Role:
         self.holder = ""
         """Address of the machine that holds the shard, as far as is known, if it is another one."""
         self.damage = ""
-        """What is damaged in the bucket, as far as is known."""
+        """The known damage in the bucket."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `holder` or `damage` has changed."""
         self.shipped: Callable[[Part, Frames], None] = lambda part, frames: None
@@ -223,7 +223,7 @@ class Role:
         self.claimed.set()
 
     async def _open_local(self) -> None:
-        """Look at the files. Those of a machine that may go on alone are looked at without the bucket."""
+        """Look at the files. Those of a machine that may continue alone are looked at without the bucket."""
         self._held_last = not self._waits and await in_thread(lambda: self.local.held)
         if not self._held_last:
             await self._patiently(self._check)
@@ -240,7 +240,7 @@ class Role:
             self.replica.take_over()
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:
-        """Call until the store answers. Raises its errors that are lasting, unless the machine goes on alone."""
+        """Call until the store answers. Raises its errors that are lasting, unless the machine continues alone."""
         while True:
             try:
                 return await in_thread(call)
@@ -387,7 +387,7 @@ class Role:
             self._full.set()
 
     def ship(self, log: Log, reader: LogReader) -> None:
-        """Ship what is synced from now on. `reader` is where the bucket's log ends, or behind a hole in it."""
+        """Ship synced frames from now on. `reader` is where the bucket's log ends, or behind a hole in it."""
         assert self.replica is not None
         if self._nursery is not None and not self.over.is_set():
             self.replica.pass_hole(reader.next_no - 1)
@@ -447,7 +447,7 @@ class Role:
             await self._arrived.wait()
 
     async def drain(self, log: Log) -> None:
-        """Ship what is synced, and end the term. Gives up after `DRAIN_TIMEOUT`."""
+        """Ship all synced frames, and end the term. Gives up after `DRAIN_TIMEOUT`."""
         self._ending = True
         self._news.set()
         self._full.set()

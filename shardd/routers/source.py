@@ -52,7 +52,7 @@ class Pulls:
         self.urge: Callable[[], None] = lambda: None
         """Called when a pull waits for the sync of records that are visible."""
 
-    # What is on the device
+    # Records on the device
 
     def grown(self, topic: Topic) -> None:
         """Notes that records became visible."""

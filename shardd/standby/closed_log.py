@@ -158,7 +158,7 @@ class ClosedLog:
                 continue
             data = bytes(store.get(names.part(number)))[HEADER_SIZE:]
             last = Part(number, Kind.FRAMES, part.term, part.nonce.hex(), part.first_no, part.last_no)
-            self._known_no = self.last_no  # what is trimmed counts as equal: the directory has no other history
+            self._known_no = self.last_no  # trimmed frames count as equal: the directory has no other history
             if part.last_no > self.last_no or self._differs_at(last, memoryview(data)) is not None:
                 raise Mismatch(
                     f"{store.url}: {names.prefix} ends with frame {part.last_no}, which is not in {self._wal}: the "

@@ -273,7 +273,7 @@ class Wal:
         try:
             file = self._create(self.synced_no + 1)
         except OSError:
-            # The log goes on in the old file. If the new name cannot be removed, it names an empty file.
+            # The log continues in the old file. If the new name cannot be removed, it names an empty file.
             try:
                 self._disk.remove(self._directory / file_name(self.synced_no + 1))
             except OSError:

@@ -34,7 +34,7 @@ from supervisor.cli.terminal import (
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
 
 PATIENCE_S = 3.0
-"""For commands that look; those that write, read to the end or go on have more."""
+"""For commands that look; those that write, read to the end or run on have more."""
 _OF_CONNECTION = "topics_client.connection"
 _REMEDIES = {
     "unauthorized": "give a token with --token, TOPICS_TOKEN or a context",

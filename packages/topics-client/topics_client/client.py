@@ -32,7 +32,7 @@ OnlyRecords = Literal["raise"]
 class AsyncClient(Leasing):
     """A client of one service. Use it as a context manager, in one event loop.
 
-    `token` is an API key. What is not given comes from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
+    `token` is an API key. Missing arguments come from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
     line: that in TOPICS_CONTEXT or the one in use, or `context`. Without any, the service is that on port 4000 here.
 
     `patience_s` is how long a request is repeated while the service is away or busy; keep it below the topics'
@@ -157,7 +157,7 @@ class AsyncClient(Leasing):
     # -- routers
 
     async def set_router(self, router: str, **config: Unpack[RouterConfig]) -> RouterState:
-        """Forward what is appended to `source` from now on to `dest`."""
+        """Forward records that are appended to `source` from now on to `dest`."""
         return cast(RouterState, await self._call("PUT", f"/v0/routers/{segment(router)}", json.dumps(config).encode()))
 
     async def router(self, router: str) -> RouterState:

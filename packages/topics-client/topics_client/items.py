@@ -1,4 +1,4 @@
-"""What is sent and what comes back: records, gaps, jobs, and the fields of configurations and states."""
+"""The values that are sent and returned: records, gaps, jobs, and the fields of configurations and states."""
 
 from __future__ import annotations
 

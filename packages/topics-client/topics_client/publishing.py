@@ -188,7 +188,7 @@ class Publisher:
                 self.done = _with(self.done, done)
 
     async def _linger(self, seconds: float) -> None:
-        """Write what was sent `seconds` ago."""
+        """Write the records that were sent `seconds` ago."""
         while True:
             await self._begun.wait()
             self._begun = anyio.Event()

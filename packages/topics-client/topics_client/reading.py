@@ -88,7 +88,7 @@ class Reading(Generic[I_co]):
         while not self._page:
             self.seq = self._after_page
             if self._ended:
-                self._ended = False  # the next iteration reads what came since
+                self._ended = False  # the next iteration reads later records
                 return False
             await self._turn()
         return True

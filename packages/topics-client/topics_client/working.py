@@ -155,7 +155,7 @@ class Worker:
             held.scope.deadline = min(held.scope.deadline, deadline)
 
     async def run(self) -> None:
-        """Work until `stop`. A cancellation is a `stop`, too; it goes on when handlers have finished."""
+        """Work until `stop`. A cancellation is a `stop`, too; it propagates when handlers have finished."""
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._beat)
             if self.signals and threading.current_thread() is threading.main_thread():
@@ -249,7 +249,7 @@ class Worker:
             log.warning("job %s of %s comes back when its lease ends: %s", job.seq, self.work.queue, error)
 
     async def _beat(self) -> None:
-        """Extend the leases of the jobs that run. It goes on while handlers finish."""
+        """Extend the leases of the jobs that run. It continues while handlers finish."""
         with self._beats:
             while True:
                 await anyio.sleep(self.work.lease_ms / 3000)
