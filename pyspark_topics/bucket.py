@@ -120,7 +120,7 @@ class Bucket:
         return found
 
     def _check_chain(self, name: str, previous: bytes, mac: bytes) -> None:
-        """Compare a part with those before and behind it, as far as they were read. Raises `Unsealed`."""
+        """Compare a part with those before and after it, as far as they were read. Raises `Unsealed`."""
         folder, number = name[:-20], int(name[-20:])
         _, before = _seals.get((self, f"{folder}{number - 1:020d}")) or (None, previous)
         behind, _ = _seals.get((self, f"{folder}{number + 1:020d}")) or (mac, None)

@@ -88,7 +88,7 @@ def run(
     if about.form == ONE:
         sink.create(EVENTS)
     batches = Batches(source, store, about, sink, found, settings)
-    # Spark before 4.2 ends behind a batch that it repeats, as if there were no later records.
+    # Spark before 4.2 ends after a batch that it repeats, as if there were no later records.
     for _ in range(2 if settings.once and found.unfinished() else 1):
         query = _query(spark, options, latest, found, batches, settings)
         try:

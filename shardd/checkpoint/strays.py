@@ -74,7 +74,7 @@ def _frames(disk: Disk, path: Path) -> list[Header]:
 
 
 def goes_on(disk: Disk, segment: Segment) -> bool:
-    """True if there is an intact frame behind the bytes of a segment that count. It may be of a later state of the
+    """True if there is an intact frame after the bytes of a segment that count. It may be of a later state of the
     shard, so it is not written over: the topic gets a new segment. Blocks. Raises OSError."""
     if disk.size(segment.data_path) <= segment.size:
         return False

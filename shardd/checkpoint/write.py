@@ -154,7 +154,7 @@ class Writer:
 
     def _goes_on(self, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames behind those that count."""
+        one with intact frames after those that count."""
         if not self._sound(segment):
             return False
         try:

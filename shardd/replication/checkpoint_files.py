@@ -155,7 +155,7 @@ class Uploader:
         digest, offset, at = xxhash.xxh3_64(), stream.size, 0
         try:
             wanted = self._disk.size(source) if size is None else size
-            # Read, not mapped: bytes behind those that count may be cut off meanwhile.
+            # Read, not mapped: bytes after those that count may be cut off meanwhile.
             while at < wanted and (data := self._disk.read_part(source, at, min(CHUNK_BYTES, wanted - at))):
                 at += len(data)
                 digest.update(data)

@@ -6,7 +6,7 @@
 (`checkpoint_copies`). A part's steps, and what the next start finds if the process dies after each:
 
 1  read     synced frames that follow the last part          the same frames, read again
-2  create   the part                                         the part is in the bucket: go on behind it. Or it is not:
+2  create   the part                                         the part is in the bucket: continue after it. Or it is not:
                                                              the frames are read again, and shipped in the new term
 3  note     the position, which lets the log be trimmed      as after step 2
 

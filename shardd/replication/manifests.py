@@ -4,7 +4,7 @@
          0     4  magic     b"TPCM"
          4     4  version   1
          8     8  head_len  bytes of the head
-        16     8  checksum  XXH3-64 of everything behind these 24 bytes
+        16     8  checksum  XXH3-64 of everything after these 24 bytes
         24        the head, a JSON object (`Head`), then the files, a JSON array of arrays (`File`)
 
 A manifest names the files of a catalog of the shard: the catalog, and the segments and held files that it names, each

@@ -60,7 +60,7 @@ class Seen:
     alive: int | None
     """Counter of the newest term's `alive` object; None if there is none."""
     manifest: Position
-    """Where a restore from the newest manifest goes on: behind the last frame in its files, and behind the last part
+    """Where a restore from the newest manifest continues: after the last frame in its files, and after the last part
     that it does not need. The beginning if there is none."""
     replaced: int | None = None
     """Counter of the `alive` object of the term that the look asked for."""

@@ -387,7 +387,7 @@ class Role:
             self._full.set()
 
     def ship(self, log: Log, reader: LogReader) -> None:
-        """Ship synced frames from now on. `reader` is where the bucket's log ends, or behind a hole in it."""
+        """Ship synced frames from now on. `reader` is where the bucket's log ends, or after a hole in it."""
         assert self.replica is not None
         if self._nursery is not None and not self.over.is_set():
             self.replica.pass_hole(reader.next_no - 1)

@@ -217,7 +217,7 @@ class Sealed:
         return content
 
     def _check_chain(self, name: str, seal: Seal) -> None:
-        """Compare a part with those before and behind it, as far as they were read."""
+        """Compare a part with those before and after it, as far as they were read."""
         number = number_of(name)
         if "/log/" not in name or number is None:
             return

@@ -146,7 +146,7 @@ class ClosedLog:
         self.last_no = outcome.next_no - 1
 
     def _compared(self) -> Position:
-        """For a directory that has kept no position: behind the last part, whose last frame the log must have. If the
+        """For a directory that has kept no position: after the last part, whose last frame the log must have. If the
         bucket is empty, the frame before the log's first one. Raises `Mismatch`."""
         names, store = self._objects.names, self._objects.store
         head = self._objects.newest_head()
@@ -316,7 +316,7 @@ class ClosedLog:
             try:
                 head = self._objects.newest_head()
                 if self._frozen or self._has(head):
-                    return Result.UNKNOWN  # what the bucket has begins behind a manifest that is still to come
+                    return Result.UNKNOWN  # what the bucket has begins after a manifest that is still to come
                 if head is not None and self._has_made(head):
                     self._known_no = max(self._known_no, head.frame_no)
                     return Position(head.first_part - 1, self._known_no)

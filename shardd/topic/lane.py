@@ -33,7 +33,7 @@ ROOM = "max_total_bytes"
 
 @dataclass(slots=True)
 class Router:
-    """One router of a lane. It forwards records behind source seq `since`, and has forwarded `forwarded` records."""
+    """One router of a lane. It forwards records after source seq `since`, and has forwarded `forwarded` records."""
 
     name: str
     config: RouterConfig

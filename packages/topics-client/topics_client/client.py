@@ -92,7 +92,7 @@ class AsyncClient(Leasing):
     @overload
     def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> Reading[Record | Gap]: ...
     def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> Reading[Any]:
-        """The records behind `from_seq`, or behind a named cursor, up to the head. A gap is raised or given."""
+        """The records after `from_seq`, or after a named cursor, up to the head. A gap is raised or given."""
         check("read", options, ReadOptions, "gaps")
         return Reading(self.connection, topic, gaps, **options)
 
@@ -105,7 +105,7 @@ class AsyncClient(Leasing):
     def tail(self, topics: Topics = (), *, gaps: Gaps = "raise", **options: Unpack[TailOptions]) -> Tail[Any]:
         """Records as they are written, of one topic or of many.
 
-        It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
+        It begins after the named cursor, without one (or before its first commit) after `from_seq`; None means: only
         new records. A mapping gives each topic its own. `prefix` adds all topics so named, and later ones; no cursor.
         """
         check("tail", options, TailOptions, "gaps")

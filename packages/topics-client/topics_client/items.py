@@ -80,7 +80,7 @@ class Record:
 class Gap:
     """Records `first_seq` to `last_seq`, both included, are lost.
 
-    `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim` or `from_seq_too_old`. The first record behind the gap
+    `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim` or `from_seq_too_old`. The first record after the gap
     is `earliest_seq` or later. If the topic was deleted and made again (`recreated`), its seqs begin again.
     """
 
@@ -96,7 +96,7 @@ class Gap:
 
     @property
     def seq(self) -> int:
-        """The position behind the gap."""
+        """The position after the gap."""
         return self.earliest_seq - 1 if self.reason == "recreated" else self.last_seq
 
 
