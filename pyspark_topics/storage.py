@@ -38,7 +38,7 @@ class File(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What to do about damage; ends a message. Empty if there is nothing to say."""
+        """The remedy for damage; ends a message. Empty if there is none."""
 
     @property
     def constant(self) -> bool:

@@ -1,6 +1,6 @@
 """One HTTP/2 stream: the request as it arrives, and its response as the client makes room for it.
 
-What a stream has to send stays with it (`left`, no copy) until the connection has handed it to the kernel. Until then
+The unsent bytes of a stream stay with it (`left`, no copy) until the connection has handed it to the kernel. Until then
 its writer waits and what the response holds of the budget stays counted: a client that closes its window holds no more
 than one that does not read its socket.
 

@@ -189,7 +189,7 @@ class Drive:
         self._reactor.queue(self)
 
     def stop(self) -> None:
-        """End the coroutine: with `Stopped`, or in a task by cancellation. What follows it still runs."""
+        """End the coroutine: with `Stopped`, or in a task by cancellation. Later code of the coroutine still runs."""
         if self.state is State.CARRIED:
             if self._scope is not None:
                 self._scope.cancel()

@@ -35,7 +35,7 @@ GATHER_S = 0.02
 """The pause between two requests for changes, so that topics made at the same time come together."""
 TURN_S = 0.02
 SHARE = 320
-"""What a turn may cost. A member costs 1, and each name that it looks at."""
+"""The greatest cost of a turn. A member costs 1, and each name that it looks at."""
 JOINED = 20
 """Cost of a topic that a member begins to watch: a read and two frames."""
 NAMES = SHARE // JOINED

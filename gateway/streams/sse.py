@@ -101,7 +101,7 @@ class EventStream(Stream):
 
     async def send(self) -> None:
         parts: list[bytes] = []
-        # What the connection left counts: a frame on its way is held in two forms, and no second one begins beside it.
+        # Unsent bytes count, too: a frame on its way is held in two forms, and no second one begins beside it.
         size = len(self._direct.unsent) if self._direct is not None else 0
         while self.queue and size < GATHER_BYTES:
             form = self._form(self.taken())

@@ -29,8 +29,8 @@ class Replication(Enum):
 
     def __init__(self, name: ReplicationName, awaited: bool) -> None:
         self.awaited = awaited
-        """What waits for a sync waits for the bucket too, so parts leave at once, a holder that cannot reach the bucket
-        answers nothing, and another machine takes over by itself."""
+        """Changes that wait for a sync also wait for the bucket, so parts leave at once, a holder that cannot reach the
+        bucket answers nothing, and another machine takes over by itself."""
 
 
 BY_NAME = {replication.value: replication for replication in Replication}

@@ -1,6 +1,6 @@
 """Driven coroutines: coroutines that a driver resumes by plain calls, at a fraction of the cost of a trio task.
 
-A coroutine is written once and runs in either way. What it awaits asks `driven` which of them it is:
+A coroutine is written once and runs in either way. Awaited functions ask `driven` which of them it is:
 
     driven        a wait yields a *trap* to the driver, which arranges for the coroutine to be resumed
     in a task     a wait is trio's own
@@ -22,7 +22,7 @@ from trio.lowlevel import checkpoint, wait_readable, wait_writable
 
 
 class Want(Enum):
-    """What a driven coroutine asks its driver for."""
+    """A request of a driven coroutine to its driver."""
 
     INPUT = "input"
     """To be resumed when its socket is readable."""

@@ -207,7 +207,7 @@ def _query(
 
 @dataclass
 class Batches:
-    """What the query does with each batch."""
+    """The query's function for each batch."""
 
     source: Source
     store: Store

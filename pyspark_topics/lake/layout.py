@@ -194,7 +194,7 @@ def app_id(lake: str, of: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a commit says of itself; see above. Version 0 is a lake without rows."""
+    """The mark of a commit; see above. Version 0 is a lake without rows."""
 
     version: int = 0
     positions: Offsets = field(default_factory=dict)

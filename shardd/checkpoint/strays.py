@@ -30,7 +30,7 @@ _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What catalog and log know after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
+    """Bounds of catalog and log after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
     whose they are. Log files before frame `begin_no` were not read."""
 
     next_id: int

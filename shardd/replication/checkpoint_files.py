@@ -58,7 +58,7 @@ class Uploaded:
 
 @dataclass(slots=True)
 class Known:
-    """What the bucket has: the files of the last manifest, and those that were uploaded since."""
+    """The files in the bucket: those of the last manifest, and those that were uploaded since."""
 
     files: dict[str, File] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a replica and its caller tell each other: parts, positions, requests and their answers, notices.
+"""The messages of a replica and its caller: parts, positions, requests and their answers, notices.
 
     request       carried out by                        answer
     Look          reads of the store                    Seen
@@ -19,7 +19,7 @@ from enum import Enum, StrEnum
 
 
 class Kind(StrEnum):
-    """What a part of the log is."""
+    """The kind of a part of the log."""
 
     FRAMES = "frames"
     FENCE = "fence"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What `log/<number>` says of itself. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
+    """The header of `log/<number>`. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
     what their creator had; readers pass over it."""
 
     number: int
@@ -51,7 +51,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look finds. Each value was true at a moment between the request and its answer."""
+    """The findings of a look. Each value was true at a moment between the request and its answer."""
 
     term: int
     """The newest term; 0 if there is none."""

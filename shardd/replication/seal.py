@@ -17,7 +17,7 @@ A sealed object is its content, in the clear (version 1) or encrypted (version 2
 
 So the object alone shows that its content was changed, or is under another name. The next part shows that a part
 replaces another one under its own name. Numbers show what is missing (`objects`, `offline.replica`).
-What was there before, all of it, is a valid bucket: only a machine that has seen more can tell.
+An earlier state of the whole bucket is valid: only a machine that has seen more can tell.
 
 Each encryption has a key and a nonce of its own, also if the same content is sent again: AES-GCM is broken by two
 contents under one pair. They would be equal if 16 random bytes came twice under one name. Both versions have the same

@@ -164,7 +164,7 @@ class Wal:
         return number, frame
 
     def _linked(self, tail: int | None, synced_no: int) -> int:
-        """What goes into the header of the frame after one with the checksum `tail`: its `synced_no` and its link."""
+        """The fields for the header of the frame after one with the checksum `tail`: its `synced_no` and its link."""
         if tail is None or self._seed is None:
             return synced_no
         return synced_no | link_of(tail, self._seed) << LINK_SHIFT

@@ -11,7 +11,7 @@ The token is that of --token, else of the context if the URL is from it, else of
 sent to no other URL.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
-of its processes that the API does not have. What another user could have written is not believed (`rundir.status`).
+of its processes that the API does not have. A file that another user could have written is ignored (`rundir.status`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """What a command has of its service: a client, and how to print."""
+    """A command's access to its service: a client, and how to print."""
 
     client: AsyncClient
     endpoint: Endpoint

@@ -19,7 +19,7 @@ class Json(bytes):
 
 
 class RecordFields(TypedDict, total=False):
-    """What a record may have besides its data."""
+    """The optional fields of a record besides its data."""
 
     tag: str | None
     node: str | None
@@ -110,7 +110,7 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish wrote: `count` records, the first `first_seq`, the last `last_seq`.
+    """The result of a publish: `count` records, the first `first_seq`, the last `last_seq`.
 
     `deduped`: an earlier request with the same idempotency key had written (some of) them.
     """

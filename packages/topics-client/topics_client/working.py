@@ -54,7 +54,7 @@ def doubling(deliveries: int) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker does: its queue, its handler, and how. It is called as its handler is."""
+    """The definition of a worker: its queue, its handler, its options. It is called as its handler is."""
 
     queue: str
     handler: Handler
@@ -69,7 +69,7 @@ class Work:
     type: Any = None
     """That of the jobs' data. A job whose data is not of it fails, with its data as it came."""
     reason: Callable[[Exception], str | None] = told
-    """What the service keeps of an error, with the job and its dead letter; None for nothing."""
+    """The reason that the service keeps with the job and its dead letter; None for none."""
     max_deliveries: int = 0
     """That of the queue, if the log is to say which attempt was the last one."""
 
