@@ -17,7 +17,7 @@
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
-# make reference   generate docs/configuration.md from the settings, and the end of docs/cli.md from the parser
+# make reference   generate the end of docs/configuration.md from the settings, and that of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
 # make dist        build the wheels of server, Python client and Spark package, and the npm package, into ./dist
 # make lock        take the newest versions of what the service needs into requirements.lock
@@ -54,7 +54,7 @@ spark-sessions spark-join spark-report: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && exec $(BIN)/python examples/spark/$(@:spark-%=%).py $(ARGS)
 
 reference: $(VENV)/.run
-	@$(BIN)/topics config --markdown > docs/configuration.md
+	@$(BIN)/python -m supervisor.config.reference docs/configuration.md
 	@PYTHONPATH=packages/topics-client $(BIN)/python -m supervisor.cli.reference docs/cli.md
 
 site: $(VENV)/.test

@@ -39,7 +39,7 @@ AHEAD = 8
 KEPT_BYTES = 256 << 20
 NEAR_BYTES = 16 << 20
 OPENED_BYTES, SEALS = 64 << 20, 1024
-"""What is kept of objects whose seals were checked: their content, and that many seals of parts."""
+"""The kept parts of objects whose seals were checked: their content, and that many seals of parts."""
 NEAR = 1 << 20
 """Small files lie side by side in their objects. So of these, as much is read at once, and up to `NEAR_BYTES` kept."""
 BLOCK = 256 << 10
@@ -120,7 +120,7 @@ class Bucket:
         return found
 
     def _check_chain(self, name: str, previous: bytes, mac: bytes) -> None:
-        """Compare a part with those before and behind it, as far as they were read. Raises `Unsealed`."""
+        """Compare a part with those before and after it, as far as they were read. Raises `Unsealed`."""
         folder, number = name[:-20], int(name[-20:])
         _, before = _seals.get((self, f"{folder}{number - 1:020d}")) or (None, previous)
         behind, _ = _seals.get((self, f"{folder}{number + 1:020d}")) or (mac, None)

@@ -51,7 +51,7 @@ KEY_FILE_VARIABLE = "TOPICS_BUCKET_KEY_FILE"
 
 
 class BadOption(ValueError):
-    """An option is invalid. The message names it, its value, and what is allowed."""
+    """An option is invalid. The message names it, its value, and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ A snapshot is the newest readable manifest and the parts behind its catalog:
     of a number that must exist, or before one    damage: it is missing
       that exists, but absent
     absent otherwise                              the end
-    frames that do not follow: a hole, or an      the end, with a warning: a manifest behind it is made soon
+    frames that do not follow: a hole, or an      the end, with a warning: a manifest after it is made soon
       earlier number
 
 An object may end with a seal, which `bucket` checks with the key of the service. Without the key it is cut off here.
@@ -26,7 +26,7 @@ little-endian.
     part        0 "TPCP", u16 version 1, u16 kind (1 frames, 2 fence, 3 end), u64 number, u64 term, 16 bytes,
                 u64 first frame, u64 last frame (first - 1 if there is none), 16 bytes, u64 length of the frames,
                 8 bytes, u64 XXH3-64 of the 88 bytes before
-    manifest    0 "TPCM", u32 version 1, u64 length of the object, u64 XXH3-64 of everything behind these 24 bytes
+    manifest    0 "TPCM", u32 version 1, u64 length of the object, u64 XXH3-64 of everything after these 24 bytes
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Place(Protocol):
 
     @property
     def state(self) -> str:
-        """What a snapshot begins with: "catalog" or "manifest", for messages."""
+        """The first object of a snapshot: "catalog" or "manifest", for messages."""
 
     def may_hold(self, topics: Topics) -> bool:
         """False if none of the topics can be in this shard."""

@@ -38,7 +38,7 @@ class File(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What to do about damage; ends a message. Empty if there is nothing to say."""
+        """The remedy for damage; ends a message. Empty if there is none."""
 
     @property
     def constant(self) -> bool:
@@ -68,7 +68,7 @@ class _Local:
 
 
 class Kept:
-    """What was used last, by key, up to a number of bytes."""
+    """The last used values, by key, up to a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

@@ -6,8 +6,8 @@ After that it adds the time since the machine's boot (CLOCK_BOOTTIME, which incl
 
     the wall clock is            the shard's time
     up to a second off           is slewed towards it, by at most a tenth of the time that passes
-    further off                  goes on unchanged; this is a *step*, logged (`clock_stepped`) and counted
-    back where it was            goes on unchanged (`clock_back`)
+    further off                  continues unchanged; this is a *step*, logged (`clock_stepped`) and counted
+    back where it was            continues unchanged (`clock_back`)
     ahead for five minutes       is set to the wall clock (`clock_set`), which counts as corrected. Leases, delays,
                                  idempotency windows and sessions move with it (`jumped`), so they last as long as
                                  before. Records are then older by the difference, and their TTL includes it

@@ -153,7 +153,7 @@ class Shard:
             self.commits.sync_now()
 
     def await_bucket(self, shipped_no: int) -> None:
-        """From now on, what waits for a sync waits for the bucket too, which has the frames up to `shipped_no`."""
+        """From now on, changes that wait for a sync also wait for the bucket. It has the frames up to `shipped_no`."""
         self.commits.await_bucket(shipped_no)
         self.patience = Patience(self._staging.clock, self.commits, self._staging.limits.bucket_timeout_ms)
         self._staging.check_bucket = self.patience.check

@@ -14,9 +14,9 @@ request has waited for a quarter of the patience, no other passes it. At the end
 
 A body of unknown length grows as it arrives, so bodies that each hold a part may all wait for the rest:
 
-1. The first of them goes on beyond the total, one body at a time.
+1. The first of them continues beyond the total, one body at a time.
 2. It ends and returns its bytes.
-3. The next one goes on.
+3. The next one continues.
 
 Bytes return when a `Hold` is released, at the latest when nothing refers to it any more.
 """

@@ -31,7 +31,7 @@ class Keyring:
         """With those that have expired."""
         self._keys = keys
         self.version = 0
-        """Increases whenever the keys change. What was decided under an earlier version no longer holds."""
+        """Increases whenever the keys change. Decisions under an earlier version no longer hold."""
         self.on_change: list[Callable[[], object]] = []
         """Called whenever the keys change."""
         self._lasting: dict[object, tuple[Key, Callable[[], object]]] = {}

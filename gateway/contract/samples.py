@@ -27,7 +27,7 @@ LEASED = "jobs"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is sent: values by name of parameter, and the body, None if there is none."""
+    """The values of a request by name of parameter, and its body, None if there is none."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class Frames:
         self._highest = 0
         """The highest stream that the client has opened."""
         self._head: int | None = None
-        """Bytes of the head that has begun and goes on in CONTINUATION frames; None outside a head."""
+        """Bytes of the head that has begun and continues in CONTINUATION frames; None outside a head."""
 
     @property
     def inside_head(self) -> bool:

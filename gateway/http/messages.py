@@ -60,7 +60,7 @@ class Request(ABC):
         self.key: Key | None = None
         """The client's key, once it has been identified."""
         self.plan: Any = None
-        """What the API found out about an earlier request with an equal head."""
+        """The API's result for an earlier request with an equal head."""
         self.received_bytes = 0
         """Bytes of the body as received, before decompression; set once the body has been read."""
         self.traceparent = ""

@@ -54,7 +54,7 @@ class Head:
     path: str = field(init=False)
     query: str = field(init=False)
     plan: Any = field(default=None, init=False, compare=False)
-    """What the API found out about requests with this head; see `gateway.http.known_heads`."""
+    """The API's result for requests with this head; see `gateway.http.known_heads`."""
 
     def __post_init__(self) -> None:
         self.path, _, self.query = self.target.partition("?")

@@ -226,7 +226,7 @@ class WebSocket:
                 await self._write_control(Ping())
 
     async def _write_control(self, event: Ping | Pong) -> None:
-        """Send a ping or pong, unless either side has closed: a ping and the close behind it may come in one piece."""
+        """Send a ping or pong, unless either side has closed: a ping and the close after it may come in one piece."""
         if self._connection.state is ConnectionState.OPEN:
             await self._write(self._connection.send(event))
 

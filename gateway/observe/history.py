@@ -41,7 +41,7 @@ _WRITES = frozenset(each.name for each in OPERATIONS if each.scope is not None a
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a shard answered last, and in which of its lives."""
+    """The last answer of a shard, and in which of its lives."""
 
     incarnation: int
     figures: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Tracing: one OpenTelemetry span for each request, with the client's span as its parent. The one module that imports
 OpenTelemetry.
 
-Tracing is optional and needs `pip install 'topics-server[otel]'`. OTEL_EXPORTER_OTLP_ENDPOINT or
+Tracing is optional and needs the packages of the extra `otel`. OTEL_EXPORTER_OTLP_ENDPOINT or
 OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switches it on. OpenTelemetry's own variables set sampling, headers and timeouts.
 A span is made when its request is over, so no request waits for tracing. The exporter has a thread of its own and drops
 spans that it cannot send in time. Durations in the shard (`wal_append_ms`, `fsync_ms`, …) are attributes.
@@ -22,6 +22,7 @@ from gateway.observe.exchange import Exchange
 from proto import __version__
 
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 FLUSH_MS = 1000
 
 _log: Any = structlog.get_logger()
@@ -39,7 +40,7 @@ def load() -> Tracing | None:
     try:
         return Tracing()
     except ImportError as error:
-        _log.warning("no_spans", reason=str(error), remedy="pip install 'topics-server[otel]'")
+        _log.warning("no_spans", reason=str(error), remedy=f"pip install {PACKAGES}")
     except Exception as error:
         # OpenTelemetry refuses one of its settings. The service runs on without spans.
         _log.error("no_spans", reason=repr(error))

@@ -354,7 +354,7 @@ class Connection:
         self.deadline = math.inf
 
     async def _send_rest(self, views: list[memoryview], total: int, *, forever: bool) -> None:
-        """Send what is left of a response, of which `total` bytes are sent."""
+        """Send the rest of a response, of which `total` bytes are sent."""
         limits = self.limits
         begun = 0.0
         while True:

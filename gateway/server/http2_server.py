@@ -62,7 +62,7 @@ MOST_UNSENT = 64 << 10
 """Bytes that wait for the writer, beyond which the reader stops."""
 LINGER_BYTES = 128 << 10
 FULL_DATA_BYTES = 1 << 10
-"""A smaller DATA frame with more behind it was cut by a tiny window, so nothing is earned by it."""
+"""A smaller DATA frame with more after it was cut by a tiny window, so nothing is earned by it."""
 
 _KNOWN = frozenset(SettingCodes)
 _log: Any = structlog.get_logger()

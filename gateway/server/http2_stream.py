@@ -1,6 +1,6 @@
 """One HTTP/2 stream: the request as it arrives, and its response as the client makes room for it.
 
-What a stream has to send stays with it (`left`, no copy) until the connection has handed it to the kernel. Until then
+The unsent bytes of a stream stay with it (`left`, no copy) until the connection has handed it to the kernel. Until then
 its writer waits and what the response holds of the budget stays counted: a client that closes its window holds no more
 than one that does not read its socket.
 
@@ -46,7 +46,7 @@ class Link(Protocol):
     def send_head(self, stream: Http2Stream, fields: list[tuple[bytes, bytes]], *, end: bool = False) -> None: ...
 
     def send_left(self, stream: Http2Stream) -> None:
-        """Send what is left of `stream` as the client makes room for it; call its `moved` for each part."""
+        """Send the rest of `stream` as the client makes room for it; call its `moved` for each part."""
 
     def widen(self, stream: Http2Stream, size: int) -> None:
         """Let the client send `size` bytes more."""
@@ -110,7 +110,7 @@ class Http2Stream(Request):
         self.gone = False
         """Whether the client has reset the stream, or is gone."""
         self.left = memoryview(b"")
-        """What waits for the client to make room."""
+        """Bytes that wait until the client makes room."""
         self.ending = False
         """Whether the stream ends behind `left`."""
         self.queued = False

@@ -1,5 +1,5 @@
-"""What the HTTP/1.1 front hands over: pages to Hypercorn, HTTP/2 to `gateway.server.http2_server`. The one module that
-imports Hypercorn.
+"""Connections that the HTTP/1.1 front hands over: pages to Hypercorn, HTTP/2 to `gateway.server.http2_server`. The one
+module that imports Hypercorn.
 
 Hypercorn and Quart take a good part of a second and 30 MB to load, h2 a tenth of that. The first connection that needs
 them loads them, in a thread.

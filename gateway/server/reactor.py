@@ -162,7 +162,7 @@ class Drive:
         self._context: Context = copy_context()
         """Holds the trace of the current request, as a task's context would."""
         self._error: Stopped | None = None
-        """What is raised in the coroutine when it is resumed next."""
+        """The exception that the coroutine gets when it is resumed next."""
         self._mask = 0
         """The events that the epoll set reports; 0 while the socket is not in the set."""
         self._scope: trio.CancelScope | None = None
@@ -189,7 +189,7 @@ class Drive:
         self._reactor.queue(self)
 
     def stop(self) -> None:
-        """End the coroutine: with `Stopped`, or in a task by cancellation. What follows it still runs."""
+        """End the coroutine: with `Stopped`, or in a task by cancellation. Later code of the coroutine still runs."""
         if self.state is State.CARRIED:
             if self._scope is not None:
                 self._scope.cancel()

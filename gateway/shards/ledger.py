@@ -47,7 +47,7 @@ class Ledger:
         """Topics and bytes of each shard in its latest packet; None before its first."""
         self.absent: set[int] = set()
         """Shards that cannot start. One without any packet is assumed to hold an even share of each cap, so that the
-        other shards may go on within theirs."""
+        other shards may continue within theirs."""
         self._booked: list[dict[int, Growth]] = [{} for _ in range(shards)]
         self._topics = [0] * shards
         self._bytes = [0] * shards

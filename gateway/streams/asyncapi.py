@@ -42,7 +42,7 @@ FRAMES: tuple[type[Struct], ...] = (
     frames.CaughtUpMessage,
     frames.TopicDeletedMessage,
 )
-"""What a WebSocket sends beside the answers."""
+"""Messages of a WebSocket beside the answers."""
 _FAILED = frames.ErrorAnswerMessage
 _SUMMARY = {operation.name: operation.summary for operation in OPERATIONS}
 

@@ -14,7 +14,7 @@ Seqs restart when a topic is deleted and created again:
 2. A client returns with an id of an earlier generation than the position's.
 3. That id is of the deleted topic, so it means the beginning of the present one.
 
-A deletion that a client was told of also begins a generation: a client that returns with an earlier id was not told.
+A deletion that was sent to a client also begins a generation: a client that returns with an earlier id was not told.
 Once there is a generation, the map holds it as `$generation`, which cannot be a topic's name.
 
 An id that no stream could have made is refused with 400 wherever it comes: numbers that are no integers from 0 to
@@ -45,7 +45,7 @@ MAX_MAP_BYTES = 4 << 10
 GONE = -1
 """The epoch of a position in a topic that no longer exists."""
 TOLD = -2
-"""The epoch of a position in a deleted topic after the session's client was told."""
+"""The epoch of a position in a deleted topic after the deletion was sent to the session's client."""
 _GENERATION = "$generation"
 _TOKEN = "c."
 _MARKED = "p."

@@ -1,6 +1,6 @@
 """The name list: the first topics of a prefix in one shard, kept up to date by changes.
 
-A list is whole, or it ends at a bound: the shard may have more names behind it. `most` is the number of topics that a
+A list is whole, or it ends at a bound: the shard may have more names after it. `most` is the number of topics that a
 stream may watch. A shard is asked for twice as many names. A list that grows to three times as many is cut to twice as
 many, and one that has a bound and shrinks to `most` has to be asked for again. So `most` changes lie between two cuts
 or two questions, and a change costs the same however many names a prefix has.

@@ -38,7 +38,7 @@ class PrefixFeed:
         self.digest = key.digest
         """That of the key that the feed was made for."""
         self.members: dict[Member, dict[str, int]] = {}
-        """What each member was not handed yet, by name: the epoch, or 0 for a name that is no longer in the list."""
+        """The changes that wait for each member, by name: the epoch, or 0 for a name that is no longer in the list."""
         self._most = most
         self._index_of = index_of
         self._lists: list[NameList | None] = [None] * shards

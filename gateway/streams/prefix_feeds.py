@@ -7,7 +7,7 @@ So a change costs nothing for prefixes that it does not begin with, and never a 
 version that the gateway knows, or is another process, every feed asks for its list again. A shard that is away changes
 nothing: the list that it had holds until it gives another one.
 
-**Turns.** What is new for a member waits for a turn; there is one each `TURN_S`, and the service goes on between two. A
+**Turns.** A new name waits for a turn of its member; there is one each `TURN_S`, and others run between two. A
 turn serves a few names of one member after the other, of each key in turn, until `SHARE` is spent. So a key with many
 members delays its own members. A name that changes meanwhile is handed once, as it is then. Lists are asked for one
 after the other, of each key in turn, too.
@@ -35,7 +35,7 @@ GATHER_S = 0.02
 """The pause between two requests for changes, so that topics made at the same time come together."""
 TURN_S = 0.02
 SHARE = 320
-"""What a turn may cost. A member costs 1, and each name that it looks at."""
+"""The greatest cost of a turn. A member costs 1, and each name that it looks at."""
 JOINED = 20
 """Cost of a topic that a member begins to watch: a read and two frames."""
 NAMES = SHARE // JOINED

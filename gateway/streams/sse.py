@@ -83,7 +83,7 @@ class EventStream(Stream):
         if found is not None:
             positions = rewound(positions, found, growing=self._growing)
         if self._growing:
-            # The client was told that these are deleted. A new topic of the name comes with the prefix.
+            # The client knows that these are deleted. A new topic of the name comes with the prefix.
             positions = {name: position for name, position in positions.items() if position.epoch != TOLD}
         ids = GrowingIds if self._growing else Ids
         self._ids = ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
@@ -101,7 +101,7 @@ class EventStream(Stream):
 
     async def send(self) -> None:
         parts: list[bytes] = []
-        # What the connection left counts: a frame on its way is held in two forms, and no second one begins beside it.
+        # Unsent bytes count, too: a frame on its way is held in two forms, and no second one begins beside it.
         size = len(self._direct.unsent) if self._direct is not None else 0
         while self.queue and size < GATHER_BYTES:
             form = self._form(self.taken())

@@ -5,8 +5,8 @@ brings them.
 
 A subscription has two positions: the last record queued, and the last `handed` to the connection, which a session
 remembers. A client that loses its connection may not have received all that was handed. A client that returns with
-`Last-Event-ID` goes on from there. One that returns without it goes on behind `handed`, and does not get what was lost
-on the way.
+`Last-Event-ID` continues from there. One that returns without it continues after `handed`, and does not get records
+that were lost on the way.
 """
 
 from __future__ import annotations

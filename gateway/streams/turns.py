@@ -1,4 +1,4 @@
-"""Turns: what waits to be served, fair by key. Keys take turns; of one key, what has waited longest is first."""
+"""Turns: items that wait to be served, fair by key. Keys take turns; of one key, the oldest item is first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def take(self) -> T | None:
-        """Remove what is next and return it. Returns None if nothing waits."""
+        """Remove the next item and return it. Returns None if nothing waits."""
         if not self._waiting:
             return None
         key, of_key = self._waiting.popitem(last=False)

@@ -67,7 +67,7 @@ class InHand:
         words[0] = self._count
 
     def end(self) -> None:
-        """All requests of the turn are handled, and what they did is written, answered and delivered from now on."""
+        """All requests of the turn are handled; their changes are written, answered and delivered from now on."""
         self._words[1] = 1
 
     def clear(self) -> None:

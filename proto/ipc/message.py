@@ -108,7 +108,7 @@ Message = Request | Reply | Parked | Cancel | Taken
 
 
 class Status(Struct, array_like=True, frozen=True):
-    """What a shard holds, and how it is."""
+    """The contents of a shard, and its condition."""
 
     topics: int = 0
     records: int = 0

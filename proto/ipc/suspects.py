@@ -1,8 +1,8 @@
-"""Suspects: requests that a shard had in hand when it died. What was in hand at two deaths is not sent a third time.
+"""Suspects: requests that a shard had in hand when it died. A request in hand at two deaths is not sent a third time.
 
 A client that gets no answer sends its request again. If the request ends the process, by a defect that is not known
 yet, the client would keep the shard down, and with it the topics of all others. So requests are known by what they say:
-operation, options, topic and body. What the gateway adds (the room under the caps) does not count.
+operation, options, topic and body. Fields that the gateway adds (the room under the caps) do not count.
 
 A suspect is forgotten `FORGOTTEN_S` after its last death. Which requests were in hand is known for a death by any
 signal too (`proto.ipc.in_hand`).
@@ -78,7 +78,7 @@ class Suspects:
 
 
 def print_of(operation: Operation[Any], topic: str, body: bytes) -> str:
-    """What is the same whenever a client sends a request again."""
+    """The part that is the same whenever a client sends a request again."""
     if isinstance(operation, Growing):
         operation = msgspec.structs.replace(operation, **_ROOM)
     return xxhash.xxh3_128_hexdigest(_encode((NAMES[type(operation)], operation, topic)) + body)

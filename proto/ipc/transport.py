@@ -112,7 +112,7 @@ class MessageSocket:
             self._send_packet(peer, self._queues.pop(peer))
 
     def flush(self) -> bool:
-        """Send what is queued. Returns True if messages may be there that the descriptor does not tell of: an owner
+        """Send queued messages. Returns True if messages may be there that the descriptor does not tell of: an owner
         that does not `read` must then `take` them before it waits."""
         if self._planned:
             self._planned = False

@@ -28,7 +28,7 @@ class _Synced(Enum):
 
 
 class _Reserved(Enum):
-    """What stops lets a topic go on after seqs that it reserved before."""
+    """Which stops let a topic continue after seqs that it reserved before."""
 
     NOTHING = auto()
     MACHINE_STOPS = auto()
@@ -50,7 +50,7 @@ class Durability(Enum):
         self.logged = logged
         """A change leaves a frame in the log. Otherwise it takes no room on the disk."""
         self.lasts = lasts
-        """A restart finds the records again. Otherwise they are told as lost."""
+        """A restart finds the records again. Otherwise they are reported as lost."""
         self.acks_synced = synced is _Synced.BEFORE_ACK
         """A change waits for the sync before it is visible and acknowledged, and the answer tells how long."""
         self.acks_before_sync = synced is _Synced.AFTER_ACK

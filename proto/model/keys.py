@@ -41,7 +41,7 @@ class Key:
 
     @property
     def id(self) -> bytes:
-        """What is stored of a key with what it made, b"" without keys. Logs show its first half."""
+        """The stored part of a key, kept with the things that it made, b"" without keys. Logs show its first half."""
         return self.digest[:ID_BYTES]
 
     def expired(self, now_ms: int) -> bool:

@@ -4,7 +4,7 @@
     async    after TOPICS_SHIP_INTERVAL_MS    nothing                 the log is kept           an operator takes over
     sync     at once, one after the other     what waits for a sync   503 after a deadline      its term ends by itself
 
-What waits for a sync is told by `requires_sync` of a change: changes of class `fsync`; creating, configuring and
+`requires_sync` of a change says whether it waits for a sync: changes of class `fsync`; creating, configuring and
 deleting topics; reservations of seqs; and what acts elsewhere next (orders of outboxes, sources of routers). What
 follows a sync waits likewise: copies by routers, strong reads, the records of a checkpoint. Changes of class `disk` are
 acknowledged without the bucket in both modes.
@@ -29,8 +29,8 @@ class Replication(Enum):
 
     def __init__(self, name: ReplicationName, awaited: bool) -> None:
         self.awaited = awaited
-        """What waits for a sync waits for the bucket too, so parts leave at once, a holder that cannot reach the bucket
-        answers nothing, and another machine takes over by itself."""
+        """Changes that wait for a sync also wait for the bucket, so parts leave at once, a holder that cannot reach the
+        bucket answers nothing, and another machine takes over by itself."""
 
 
 BY_NAME = {replication.value: replication for replication in Replication}

@@ -1,12 +1,12 @@
 """Driven coroutines: coroutines that a driver resumes by plain calls, at a fraction of the cost of a trio task.
 
-A coroutine is written once and runs in either way. What it awaits asks `driven` which of them it is:
+A coroutine is written once and runs in either way. Awaited functions ask `driven` which of them it is:
 
     driven        a wait yields a *trap* to the driver, which arranges for the coroutine to be resumed
     in a task     a wait is trio's own
 
 A driven coroutine must await nothing of trio's, because trio would suspend the driver's task in its place. Code that
-needs trio (cancel scopes, nurseries, events, threads) awaits `in_task` first: the driver then goes on with the same
+needs trio (cancel scopes, nurseries, events, threads) awaits `in_task` first: the driver then continues the same
 coroutine inside a task. `drive` ends a coroutine that awaits trio all the same.
 """
 
@@ -22,7 +22,7 @@ from trio.lowlevel import checkpoint, wait_readable, wait_writable
 
 
 class Want(Enum):
-    """What a driven coroutine asks its driver for."""
+    """A request of a driven coroutine to its driver."""
 
     INPUT = "input"
     """To be resumed when its socket is readable."""

@@ -2,8 +2,8 @@
 
 By default the collector searches its young objects every 700 allocations, and now and then all live objects. A search
 of all takes tens of milliseconds after the imports of a process, and a few tenths of a second with 20 000 topics. No
-request is served meanwhile. What is there when a process is ready stays, and makes no cycles: modules, topics, batches.
-So the collector searches only what was made since, the cycles of exceptions and tasks among it (`calm`).
+request is served meanwhile. Objects that exist when a process is ready stay and make no cycles: modules, topics,
+batches. So the collector searches only later objects, the cycles of exceptions and tasks among them (`calm`).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def rendered(logger: Any, method: str, fields: Any) -> Any:
 
 
 def install() -> None:
-    """What ends a process or a thread, or was raised where it cannot be handled, is told without its text, too."""
+    """An exception that ends a process or a thread, or that cannot be handled, is logged without its text, too."""
 
     def hook(kind_: type[BaseException], error: BaseException, _: Any) -> None:
         sys.stderr.write(told(error) + "\n")

@@ -14,7 +14,7 @@ may schedule tasks, and trio runs those at once. A step must not move a deadline
 it only when it wakes.
 
 `Waiter` takes the place of trio's own manager of events in every run of the process. trio has no interface for that.
-What is used of its inner parts: `TheIOManager`, `EpollIOManager` with `get_events` and `_epoll`, and `Runner.runq`.
+Of its inner parts, the module uses `TheIOManager`, `EpollIOManager` with `get_events` and `_epoll`, and `Runner.runq`.
 """
 
 from __future__ import annotations

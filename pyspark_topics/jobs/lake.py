@@ -69,7 +69,7 @@ class Settings:
 def run(
     spark: Any, source: Source, options: Mapping[str, str], store: Store, wanted: About, settings: Settings
 ) -> dict[str, Any]:
-    """Bring what is new into the lake, until there is no more (`once`) or the query is stopped. Returns a summary.
+    """Bring new records into the lake, until there is no more (`once`) or the query is stopped. Returns a summary.
 
     Raises `LakeError`, `BadOption` and Spark's exceptions.
     """
@@ -88,7 +88,7 @@ def run(
     if about.form == ONE:
         sink.create(EVENTS)
     batches = Batches(source, store, about, sink, found, settings)
-    # Spark before 4.2 ends behind a batch that it repeats, as if there were no later records.
+    # Spark before 4.2 ends after a batch that it repeats, as if there were no later records.
     for _ in range(2 if settings.once and found.unfinished() else 1):
         query = _query(spark, options, latest, found, batches, settings)
         try:
@@ -112,7 +112,7 @@ def describe(store: Store, wanted: About) -> About:
         try:
             store.create(ABOUT, wanted.dump(), wanted.lake)
         except FileExistsError:
-            pass  # another run was faster; what it wrote counts
+            pass  # another run was faster; its rows count
     found = layout.about(store.read(ABOUT), store.path(ABOUT))
     if found.form != wanted.form:
         has, way = ("one table", "without") if found.form == ONE else ("a table for each topic", "with")
@@ -207,7 +207,7 @@ def _query(
 
 @dataclass
 class Batches:
-    """What the query does with each batch."""
+    """The query's function for each batch."""
 
     source: Source
     store: Store

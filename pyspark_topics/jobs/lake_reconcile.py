@@ -8,7 +8,7 @@ A deletion by tag or seq leaves no trace in the log, so rows are compared with t
     4 delete what is left of 2        one commit for each table; vacuum
 
 The losses are asked for after the records were read, so a record that is lost meanwhile is not taken for a deleted one.
-A topic's losses reach up to its first record: rows of records that were deleted just behind lost ones stay, unless
+A topic's losses reach up to its first record: rows of records that were deleted just after lost ones stay, unless
 their tag is named. Rows of a topic that is gone, or of an earlier instance of one, stay as well.
 """
 
@@ -86,7 +86,7 @@ def floors(source: Source, end: Offsets) -> dict[str, int]:
     for gap in gaps:
         found[gap.topic] = gap.last + 1
         if gap.reason not in ("deleted", "recreated") and gap.topic in earliest:
-            # Files tell losses from deletions behind them, a service does not.
+            # Files tell losses from deletions after them, a service does not.
             found[gap.topic] = min(gap.last + 1, earliest[gap.topic].seq)
     return found
 

@@ -3,10 +3,10 @@
     _topics/checkpoint/<base>.json       where the query begins: positions as of `offsets.dump`; created before it
     _topics/checkpoint/<base>/           what Spark keeps: offsets/<b> is written before batch b runs
 
-Batch b of the query is version `base + 1 + b` of the lake. What the tables say decides:
+Batch b of the query is version `base + 1 + b` of the lake. The tables decide:
 
     the tables' version               the query
-    one that this query planned last  goes on: Spark repeats the batch, and the tables pass over what they have
+    one that this query planned last  continues: Spark repeats the batch, and the tables skip the rows that they have
     the one before, same positions    goes on
     any other, or other positions     is left, as another writer continued the lake. A new one begins at their version
 

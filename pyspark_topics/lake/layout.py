@@ -4,7 +4,7 @@
     <lake>/topics/<escaped name>/    a table for each topic (form `topic`), partitioned by date
     <lake>/gaps/                     losses that were met
     <lake>/_topics/lake.json         `About`, below
-    <lake>/_topics/checkpoint/<n>/   Spark's checkpoint of the query that began behind version n
+    <lake>/_topics/checkpoint/<n>/   Spark's checkpoint of the query that began after version n
     <lake>/_topics/lock              held, as of flock(2), while one process changes the tables; on local disks only
 
 Every commit that a lake makes to a table has in its commit information the member `userMetadata`, a text:
@@ -194,7 +194,7 @@ def app_id(lake: str, of: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a commit says of itself; see above. Version 0 is a lake without rows."""
+    """The mark of a commit; see above. Version 0 is a lake without rows."""
 
     version: int = 0
     positions: Offsets = field(default_factory=dict)

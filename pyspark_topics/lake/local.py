@@ -9,7 +9,7 @@ Steps of a batch, and what a death of the process in each leaves:
     5 add the rows and the new positions, in one commit      before it: files that no reader sees. After it: the batch
     6 compact and vacuum, when it is time                    a table is valid after each commit
 
-Losses are asked for after the rows were read. What is in the range, and neither read nor deleted, was lost by then.
+Losses are asked for after the rows were read. Records in the range, neither read nor deleted, were lost by then.
 
 A batch, and `reconcile`, hold the lock of the lake (see `disk`).
 """
@@ -148,7 +148,7 @@ class Lake:
             try:
                 disk.create(path, wanted.dump())
             except FileExistsError:
-                pass  # another run was faster; what it wrote counts
+                pass  # another run was faster; its rows count
             except OSError as error:
                 raise LakeError(f"{path}: {error.strerror or error}") from None
         found = layout.about(path.read_bytes(), str(path))

@@ -113,7 +113,7 @@ def _deleted(source: Source, topic: str, epoch: int, rows: Any, low: int, high: 
         pc.greater_equal(rows, low), pc.invert(pc.is_in(rows, value_set=pa.chunked_array(live).combine_chunks()))
     )
     for gap in source.gaps(start, end) if low <= high else []:
-        if gap.first > low:  # one at the front ends behind deleted records
+        if gap.first > low:  # one at the front ends after deleted records
             dead = pc.and_(dead, pc.or_(pc.less(rows, gap.first), pc.greater(rows, gap.last or high)))
     return dead
 

@@ -59,7 +59,7 @@ class Allowance:
         """Set and replaced by a new event at every new loan."""
 
     def bind(self) -> None:
-        """Applies the caps: from now on the shard adds only what is lent."""
+        """Applies the caps: from now on the shard adds only what it was lent."""
         self._bound = True
 
     @property

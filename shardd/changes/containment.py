@@ -2,10 +2,10 @@
 
     raised before anything is staged       the request gets `500 internal`
     raised after that, before the write    what the request has staged is undone, newest first; then as above
-    raised in an indivisible block         memory is half changed: the exception goes on, and the process ends
+    raised in an indivisible block         memory is half changed: the exception leaves the shard, and the process ends
 
-The first two hold wherever a request is worked on: when it arrives (`shardd.shard.Shard.handle`), and when it goes on
-later (`attempt`).
+The first two hold wherever a request is worked on: when it arrives (`shardd.shard.Shard.handle`), and when it
+continues later (`attempt`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checkpoints: write the records of the log to segments and a catalog, then trim the log.
 
-Steps of one checkpoint. Those marked * run in a worker thread while the shard goes on; they use only the data of the
+Steps of one checkpoint. Those marked * run in a worker thread while the shard serves; they use only the data of the
 plan.
 
 1   plan      the position: everything up to the log's last sync. For each topic: batches that no segment has, deletions

@@ -27,7 +27,7 @@ class Planner:
         self._limits = limits
         self._inventory = inventory
         self.elsewhere = False
-        """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
+        """Whether another process continues the shard: seqs that it has reserved stay reserved."""
 
     def planning(
         self, synced: Callable[[], int], last: bool = False, checksum_of: Callable[[int], int | None] = _unknown

@@ -9,8 +9,8 @@
     all else                                                         remove: an attempt that was not finished, or a
                                                                      deletion that catalog and log know
 
-An index shares the fate of its segment, from which it can be made. What is set apart is told, see
-`shardd.storage.lost`.
+An index shares the fate of its segment, from which it can be made. `shardd.storage.lost`
+reports the files that are set apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What catalog and log know after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
+    """Bounds of catalog and log after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
     whose they are. Log files before frame `begin_no` were not read."""
 
     next_id: int
@@ -74,7 +74,7 @@ def _frames(disk: Disk, path: Path) -> list[Header]:
 
 
 def goes_on(disk: Disk, segment: Segment) -> bool:
-    """True if there is an intact frame behind the bytes of a segment that count. It may be of a later state of the
+    """True if there is an intact frame after the bytes of a segment that count. It may be of a later state of the
     shard, so it is not written over: the topic gets a new segment. Blocks. Raises OSError."""
     if disk.size(segment.data_path) <= segment.size:
         return False

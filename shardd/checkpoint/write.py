@@ -154,7 +154,7 @@ class Writer:
 
     def _goes_on(self, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames behind those that count."""
+        one with intact frames after those that count."""
         if not self._sound(segment):
             return False
         try:
@@ -238,7 +238,7 @@ class Writer:
                 by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
         for path, writes in by_segment.items():
             if not self._sound(segments[path]):
-                plan.unflagged.add(id(segments[path]))  # the catalog goes on listing them
+                plan.unflagged.add(id(segments[path]))  # the catalog still lists them
                 continue
             file = self._disk.open(path)
             try:

@@ -64,7 +64,7 @@ def coalesce_s(level: float) -> float:
 
 
 def widening_s(level: float, window_s: float) -> float:
-    """What is added to a group-commit window of `window_s` seconds."""
+    """Seconds to add to a group-commit window of `window_s` seconds."""
     return _ramp(level, WIDEN_ABOVE) * max(MAX_WINDOW - window_s, 0.0)
 
 

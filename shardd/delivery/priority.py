@@ -39,7 +39,7 @@ def effective_priority(config: TopicConfig, last_read_ts: int | None, now_ms: in
 
 
 def age_boost(waited_s: float) -> int:
-    """What a wait of so many seconds adds to a topic's priority: 0 to 1000, so that no topic starves."""
+    """Points that a wait of so many seconds adds to a topic's priority: 0 to 1000, so that no topic starves."""
     return round(BOOST_PER_SECOND * min(max(waited_s, 0.0), BOOSTED_SECONDS))
 
 

@@ -205,7 +205,7 @@ class Scheduler:
             self.more()
 
     def _serve(self, work: _Work) -> int:
-        """Calls the work's deliverers. Returns what they cost. One that fails concerns no other."""
+        """Calls the work's deliverers. Returns their cost. One that fails concerns no other."""
         cost = 0
         for deliver in (*work.deliveries,):
             try:

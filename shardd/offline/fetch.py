@@ -8,7 +8,7 @@ part that it needs, up to the moment. Without any manifest the log has to begin 
     none at all             it does not                  REFUSE: no copy of a checkpoint was finished yet
     all are later           part 1 begins with frame 1   take the log
     all are later           it does not                  REFUSE: the bucket does not reach back to the moment
-    one                     a hole in the log behind it  REFUSE, unless the moment is before the hole
+    one                     a hole in the log after it   REFUSE, unless the moment is before the hole
     one                     its log ends before upto_no  REFUSE: parts were deleted by hand
 
 The caller gives a directory that nothing else uses, and removes it if this fails. So nothing is synced here.
@@ -134,7 +134,7 @@ class _Shard:
             )
 
     def _check(self, number: int, last_no: int, part: Part) -> None:
-        """Check that a part is the next one, `number`, and that no frame behind `last_no` is missing. Raises
+        """Check that a part is the next one, `number`, and that no frame after `last_no` is missing. Raises
         `Damaged`."""
         if part.number != number:
             wrong = f"parts {number} to {part.number - 1} are missing; put them back"

@@ -19,7 +19,7 @@ from shardd.replication.store import Absent, Store, Unsealed
 
 @dataclass(slots=True)
 class BucketReport:
-    """What a bucket has of one shard. `problems` name the object, what is wrong with it, and what to do."""
+    """The state of one shard in a bucket. `problems` name the object, its fault, and the remedy."""
 
     shard: str
     term: int = 0

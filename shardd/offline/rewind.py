@@ -1,6 +1,6 @@
 """Rewind: cuts topics of a stopped service back to a seq or to a time, for `topics restore`.
 
-**A cut is a deletion of all records behind it.** So readers, Spark, queues and routers need no rules of their own:
+**A cut is a deletion of all records after it.** So readers, Spark, queues and routers need no rules of their own:
 deleted records are gone for all of them, without tombstones, and stay gone. Records that were deleted, done, evicted or
 expired before the cut was made do not come back. The files do not have all of them.
 
@@ -10,7 +10,7 @@ expired before the cut was made do not come back. The files do not have all of t
                             written after the files were copied. The next record gets a higher seq, so that no seq ever
                             names two records, and no position of a reader is ahead of the topic
     idempotency keys        of writes that ended up to S; a repeated write that was cut, in whole or in part, is new
-    named cursors, watches  unchanged: those behind S go on with the next record that is written
+    named cursors, watches  unchanged: those after S continue with the next record that is written
     queue                   leases and deliveries of the remaining jobs. A job that went to a dead-letter topic behind
                             the cut is in neither topic
     routers                 the destination's position goes back to before its first copy that was cut. The records that
@@ -153,7 +153,7 @@ def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _
 
 
 def _copies_after(topic: Topic, seq: int) -> int:
-    """Number of records behind `seq` that routers have copied into the topic."""
+    """Number of records after `seq` that routers have copied into the topic."""
     copies = 0
     for batch in reversed(topic.batches):
         if batch.last_seq <= seq:
@@ -184,7 +184,7 @@ def _before_copies(lane: Lane, source: Topic, copies: int) -> int:
 
 
 def _made(lane: Lane, source: Topic, after: int) -> int:
-    """Number of copies of the source's records behind `after`, up to the lane's cursor."""
+    """Number of copies of the source's records after `after`, up to the lane's cursor."""
     made, at = 0, after
     while at < lane.cursor:
         pieces, upto = source.pieces(at + 1, lane.cursor, _PIECE_RECORDS, _PIECE_BYTES)

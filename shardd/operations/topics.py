@@ -122,7 +122,7 @@ class _Created(TopicAdded, eq=False):
 class _Configured(TopicChange, eq=False):
     config: TopicConfig
     before: tuple[TopicConfig, int, int, str]
-    """What was assigned before: config, `logged_seq`, `ceiling`, `reserved_in`."""
+    """The assigned values before the change: config, `logged_seq`, `ceiling`, `reserved_in`."""
     now: int
     request: Request[Configure]
     respond: Respond

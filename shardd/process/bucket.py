@@ -50,7 +50,7 @@ class Copy:
         self._limits = limits
         self._mode = BY_NAME[limits.replication]
         self.disk = RealDisk()
-        """What the shard is to be opened on."""
+        """The state on which the shard is to be opened."""
         self.role: Role | None = None
         self.holder: Holder | None = None
 

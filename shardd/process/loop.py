@@ -114,7 +114,7 @@ class Server:
             task_status.started()
 
     def _send(self, message: Message, peer: bytes) -> None:
-        """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; what it tells of was done."""
+        """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; its change was made."""
         try:
             self._socket.send(message, peer)
         except Exception:

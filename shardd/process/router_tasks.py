@@ -198,7 +198,7 @@ class Forward:
                 await self._copy_all(pull, pulled)
 
     async def _ask(self, source: str, lane: Lane, after: int, members: list[tuple[Topic, Lane]]) -> Pulled | None:
-        """Pull from the source behind `after`. Returns None, after a pause, if the source cannot be asked now or is
+        """Pull from the source after `after`. Returns None, after a pause, if the source cannot be asked now or is
         gone; if it is gone, its routers are removed first."""
         try:
             return await self._pull(lane, after, wait=True)
@@ -264,7 +264,7 @@ class Forward:
         except Exception:
             if indivisible.broken:
                 raise
-            faults.failed("copy")  # this topic is tried again with growing pauses; the others go on
+            faults.failed("copy")  # this topic is tried again with growing pauses; the others continue
             return False
 
     async def _catch_up(self, topic: Topic, pull: _SourcePull) -> None:

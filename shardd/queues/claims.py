@@ -12,7 +12,7 @@ in the order of arrival.
 
 A claim with `wait_ms` waits that long for jobs. A stream (`work_take`) waits until there are jobs and it holds less
 than its `max`. Newly claimable jobs open a window too, of zero length without jitter, so that all waiting claims get
-fair shares. A claim that finds others waiting joins behind them.
+fair shares. A claim that finds others waiting joins after them.
 
 A claim may finish jobs first (`shardd.queues.finishing`), at once, also if it waits then.
 

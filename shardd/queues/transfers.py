@@ -391,7 +391,7 @@ def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
 
 
 def _reason(error: TopicsError) -> str:
-    """What a refused transfer waits for, as one word: the name of the limit that is reached, or the error's code."""
+    """Why a refused transfer waits, as one word: the name of the limit that is reached, or the error's code."""
     return str((error.detail or {}).get("limit") or error.code.value)
 
 

@@ -6,7 +6,7 @@
       └───────────┘        a new attempt, at most every 5 to 60 s and only for a request about the topic, succeeded
     start ───► unloaded    files that the start has to read were missing, too short or damaged; for files that it does
       ▲           │        not read, see `shardd.checkpoint`. Only the catalog's entry is known. Each new catalog copies
-      │           │        it unchanged. The topic's frames behind it are written to a file of their own (`held`) before
+      │           │        it unchanged. The topic's frames after it are written to a file of their own (`held`) before
       │           │        the log is trimmed, so that no frame is lost
       └───────────┘        a new attempt, as above, or a start, read everything: the entry, the held frames, the log
 

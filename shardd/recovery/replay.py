@@ -1,4 +1,4 @@
-"""Replay: applies each log frame to the directory when the log is read back. What a kind does is in `shardd.frames`.
+"""Replay: applies each log frame to the directory when the log is read back. `shardd.frames` has each kind's effect.
 
 The log may have frames that the snapshot already covers: batches that exist, changes of topics that are gone. They
 change nothing, because seqs and ids only increase.

@@ -3,7 +3,7 @@
 At the offset where frame N is expected in a file, exactly one row applies:
 
     found there                                             decision
-    the next file that is not empty starts at N             go on in that file; the bytes that follow were given up
+    the next file that is not empty starts at N             continue in that file; the bytes that follow were given up
     a valid frame numbered N                                KEEP
     end of the last file                                    END
     a frame of another format version                       REFUSE: start the release that wrote it

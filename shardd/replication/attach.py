@@ -34,8 +34,8 @@ class Mismatch(Exception):
 
 
 class Settings(NamedTuple):
-    """What all machines of a service must have alike: a failover rests on it. Empty, 0 and None: not known, as in
-    objects of releases that did not write it."""
+    """Settings that all machines of a service must share: a failover rests on them. Empty, 0 and None: not known, as
+    in objects of releases that did not write them."""
 
     replication: str = ""
     ttl_ms: int = 0

@@ -136,7 +136,7 @@ class Browser:
 
     def files(self, found: ManifestAt) -> Iterator[tuple[File, Iterator[Buffer]]]:
         """Each file of a manifest with its bytes, in pieces; take all pieces before the next file. Raises `Damaged`
-        behind the last piece of a file that was changed."""
+        after the last piece of a file that was changed."""
         wanted = [
             (each, piece)
             for each in found.files

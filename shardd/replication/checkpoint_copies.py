@@ -182,7 +182,7 @@ class CheckpointCopies:
         _log.info("checkpoint_copied", part=head.part, catalog=head.catalog, bytes=uploaded.uploaded_bytes)
 
     def retain(self) -> None:
-        """Remove what is older than TOPICS_BUCKET_RETAIN_MS. Raises `Stopped`."""
+        """Remove objects older than TOPICS_BUCKET_RETAIN_MS. Raises `Stopped`."""
         now_ms, retain_ms = self._clock.now_ms(), self._limits.bucket_retain_ms
         self._until_answered(lambda: self._retention.remove(now_ms, retain_ms))
 

@@ -58,7 +58,7 @@ class Uploaded:
 
 @dataclass(slots=True)
 class Known:
-    """What the bucket has: the files of the last manifest, and those that were uploaded since."""
+    """The files in the bucket: those of the last manifest, and those that were uploaded since."""
 
     files: dict[str, File] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Uploader:
         digest, offset, at = xxhash.xxh3_64(), stream.size, 0
         try:
             wanted = self._disk.size(source) if size is None else size
-            # Read, not mapped: bytes behind those that count may be cut off meanwhile.
+            # Read, not mapped: bytes after those that count may be cut off meanwhile.
             while at < wanted and (data := self._disk.read_part(source, at, min(CHUNK_BYTES, wanted - at))):
                 at += len(data)
                 digest.update(data)

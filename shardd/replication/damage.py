@@ -16,7 +16,7 @@ class Damage:
     def __init__(self, url: str) -> None:
         self._where = f"{url}: "
         self._found: dict[str, str] = {}
-        """What is wrong, by name."""
+        """The damage, by name of the object."""
 
     def add(self, name: str, problem: str) -> None:
         problem = problem.replace(self._where, "")

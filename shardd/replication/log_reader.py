@@ -49,7 +49,7 @@ class LogReader:
         self._offset = 0
 
     def seek(self, number: int, synced_no: int) -> None:
-        """Continue with frame `number`, which may be the one behind the last synced one. Raises `LogGone`."""
+        """Continue with frame `number`, which may be the one after the last synced one. Raises `LogGone`."""
         files = self._files()
         begin = files[0][0] if files else synced_no + 1
         if begin > number:

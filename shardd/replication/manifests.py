@@ -4,7 +4,7 @@
          0     4  magic     b"TPCM"
          4     4  version   1
          8     8  head_len  bytes of the head
-        16     8  checksum  XXH3-64 of everything behind these 24 bytes
+        16     8  checksum  XXH3-64 of everything after these 24 bytes
         24        the head, a JSON object (`Head`), then the files, a JSON array of arrays (`File`)
 
 A manifest names the files of a catalog of the shard: the catalog, and the segments and held files that it names, each
@@ -39,7 +39,7 @@ CHUNK_BYTES = 4 << 20
 FILE_PATH = re.compile(
     r"catalog-\d{20}\.cbor|(?:cold/)?topics/[0-9a-f]{16}/(?:seg-\d{20}\.(?:data|idx)|held-\d{20}\.log)", re.ASCII
 )
-"""All that a manifest may name. What is not so is a damaged manifest, wherever the path leads."""
+"""All that a manifest may name. Any other content is a damaged manifest, wherever the path leads."""
 STREAM_NAME = re.compile(r"\d{20}-[0-9a-f]{16}", re.ASCII)
 NUMBER_MOST = (1 << 63) - 1
 HEAD_MOST = 64 << 20

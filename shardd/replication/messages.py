@@ -1,4 +1,4 @@
-"""What a replica and its caller tell each other: parts, positions, requests and their answers, notices.
+"""The messages of a replica and its caller: parts, positions, requests and their answers, notices.
 
     request       carried out by                        answer
     Look          reads of the store                    Seen
@@ -19,7 +19,7 @@ from enum import Enum, StrEnum
 
 
 class Kind(StrEnum):
-    """What a part of the log is."""
+    """The kind of a part of the log."""
 
     FRAMES = "frames"
     FENCE = "fence"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What `log/<number>` says of itself. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
+    """The header of `log/<number>`. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
     what their creator had; readers pass over it."""
 
     number: int
@@ -51,7 +51,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look finds. Each value was true at a moment between the request and its answer."""
+    """The findings of a look. Each value was true at a moment between the request and its answer."""
 
     term: int
     """The newest term; 0 if there is none."""
@@ -60,7 +60,7 @@ class Seen:
     alive: int | None
     """Counter of the newest term's `alive` object; None if there is none."""
     manifest: Position
-    """Where a restore from the newest manifest goes on: behind the last frame in its files, and behind the last part
+    """Where a restore from the newest manifest continues: after the last frame in its files, and after the last part
     that it does not need. The beginning if there is none."""
     replaced: int | None = None
     """Counter of the `alive` object of the term that the look asked for."""

@@ -261,7 +261,7 @@ class Objects:
         return ordered[-1][1] if ordered else None
 
     def _newest_manifest(self) -> tuple[Position, int]:
-        """Where a restore from it goes on, and the last part that a damaged manifest may reach further."""
+        """Where a restore from it continues, and the last part that a damaged manifest may reach further."""
         head = self.newest_head()
         position = Position() if head is None else Position(head.first_part - 1, head.frame_no)
         unread = max(self.heads.damaged, default=0)

@@ -22,7 +22,7 @@ class Outage:
         self._monotonic = monotonic
         self.failures = 0
         self.lag_bytes: Callable[[], int] = lambda: 0
-        """What waits for the store."""
+        """The calls that wait for the store."""
         self._away_since: float | None = None
         self._logged_at = float("-inf")
 

@@ -25,7 +25,7 @@ deposed. A **fence** is a part without frames that a new holder creates, so that
 last part of a holder that gave its term up; it has no frames either. Neither is ever deleted.
 
 The first frame of a part follows the last one of the part before, unless the shard had run without a bucket meanwhile
-and its log no longer reaches back. Such a hole is passed by a manifest behind it only.
+and its log no longer reaches back. Such a hole is passed by a manifest after it only.
 """
 
 from __future__ import annotations

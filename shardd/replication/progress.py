@@ -30,7 +30,7 @@ class Progress:
         self.parts = self.part_bytes = 0
 
     def begin(self, part: int, frame_no: int, behind_bytes: int) -> None:
-        """Go on behind this part and frame. `behind_bytes` of the log's files are behind it."""
+        """Continue after this part and frame. `behind_bytes` of the log's files are behind it."""
         self.part, self._first = part, part + 1
         self.begun_no = self.shipped_no = frame_no
         self._behind, self._written = behind_bytes, self._log.bytes_written

@@ -134,7 +134,7 @@ class Replica:
         self._offered = max(self._offered, upto_no)
 
     def pass_hole(self, upto_no: int) -> None:
-        """Frames up to `upto_no` are in no part, and never will be: the next part begins behind them. For a holder that
+        """Frames up to `upto_no` are in no part, and never will be: the next part begins after them. For a holder that
         has offered nothing yet."""
         assert self.state in HOLDERS
         self.position = Position(self.position.part, max(upto_no, self.position.frame_no))

@@ -46,7 +46,7 @@ class Retention:
         """Manifests that were read back once."""
 
     def remove(self, now_ms: int, retain_ms: int) -> None:
-        """Remove what is not needed. May be repeated after an error. Blocks. Raises `StoreError`."""
+        """Remove unneeded objects. May be repeated after an error. Blocks. Raises `StoreError`."""
         found = self._heads.ordered()
         whole = [each for each in found if self._is_whole(*each)]
         if not whole:

@@ -10,7 +10,7 @@ says who follows, who holds and who gives up. When the shard is held and open, t
     1 and up     the machine that holds shard 0: they never claim by themselves, and take over when shard 0 was
 
 Where changes do not wait for the bucket (`async`), neither does the start of a machine that held the shard last: after
-`ALONE_AFTER_S` it opens the shard **alone**, without a term. The protocol goes on meanwhile, and the shard is claimed
+`ALONE_AFTER_S` it opens the shard **alone**, without a term. The protocol continues meanwhile, and the shard is claimed
 when the bucket is back. If another machine has a term then, the role is over.
 """
 
@@ -148,7 +148,7 @@ class Role:
         self.holder = ""
         """Address of the machine that holds the shard, as far as is known, if it is another one."""
         self.damage = ""
-        """What is damaged in the bucket, as far as is known."""
+        """The known damage in the bucket."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `holder` or `damage` has changed."""
         self.taken: Callable[[Part, Frames], None] = lambda part, frames: None
@@ -266,7 +266,7 @@ class Role:
             self.replica.take_over()
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:
-        """Call until the store answers. Raises its errors that are lasting, unless the machine goes on alone."""
+        """Call until the store answers. Raises its errors that are lasting, unless the machine continues alone."""
         while True:
             try:
                 return await in_thread(call)

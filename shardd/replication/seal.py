@@ -15,9 +15,9 @@ A sealed object is its content, in the clear (version 1) or encrypted (version 2
                               the key of the object, 32 bytes, and its nonce, 12; "topics bucket object 2" and about
                               are its associated data
 
-So content that was changed, or that is under another name, is told by the object alone. A part that replaces another
-one under its own name is told by the one behind it. What is missing is told by numbers (`objects`, `offline.replica`).
-What was there before, all of it, is a valid bucket: only a machine that has seen more can tell.
+So the object alone shows that its content was changed, or is under another name. The next part shows that a part
+replaces another one under its own name. Numbers show what is missing (`objects`, `offline.replica`).
+An earlier state of the whole bucket is valid: only a machine that has seen more can tell.
 
 Each encryption has a key and a nonce of its own, also if the same content is sent again: AES-GCM is broken by two
 contents under one pair. They would be equal if 16 random bytes came twice under one name. Both versions have the same
@@ -217,7 +217,7 @@ class Sealed:
         return content
 
     def _check_chain(self, name: str, seal: Seal) -> None:
-        """Compare a part with those before and behind it, as far as they were read."""
+        """Compare a part with those before and after it, as far as they were read."""
         number = number_of(name)
         if "/log/" not in name or number is None:
             return

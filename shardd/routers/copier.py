@@ -74,7 +74,7 @@ class Copier:
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
     def _pinned(self, topic: Topic, lane: Lane, event: Event) -> None:
-        """Lets the event happen. Logs the lane's position if it stops or goes on."""
+        """Lets the event happen. Logs the lane's position if it stops or resumes."""
         stopped = lane.stopped
         lane.happens(event)
         if lane.stopped is not stopped:

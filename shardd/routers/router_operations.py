@@ -97,7 +97,7 @@ class Routing:
             change(None)
 
     def _contained(self, request: Request, respond: Respond, work: Waiter) -> Waiter:
-        """`work` as a callback. What it raises is the request's answer."""
+        """`work` as a callback. Its exception is the request's answer."""
         return lambda error: self._staging.containment.attempt(request, respond, partial(work, error))
 
     def _put(self, topic: Topic, name: str, config: RouterConfig, request: _PutRequest, respond: Respond) -> None:

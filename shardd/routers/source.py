@@ -53,7 +53,7 @@ class Pulls:
         self._syncing: list[tuple[Topic, int]] = []
         self._ready: dict[int, Topic] = {}
 
-    # What is on the device
+    # Records on the device
 
     def grown(self, topic: Topic) -> None:
         """Notes that records became visible."""

@@ -146,7 +146,7 @@ class ClosedLog:
         self.last_no = outcome.next_no - 1
 
     def _compared(self) -> Position:
-        """For a directory that has kept no position: behind the last part, whose last frame the log must have. If the
+        """For a directory that has kept no position: after the last part, whose last frame the log must have. If the
         bucket is empty, the frame before the log's first one. Raises `Mismatch`."""
         names, store = self._objects.names, self._objects.store
         head = self._objects.newest_head()
@@ -158,7 +158,7 @@ class ClosedLog:
                 continue
             data = bytes(store.get(names.part(number)))[HEADER_SIZE:]
             last = Part(number, Kind.FRAMES, part.term, part.nonce.hex(), part.first_no, part.last_no)
-            self._known_no = self.last_no  # what is trimmed counts as equal: the directory has no other history
+            self._known_no = self.last_no  # trimmed frames count as equal: the directory has no other history
             if part.last_no > self.last_no or self._differs_at(last, memoryview(data)) is not None:
                 raise Mismatch(
                     f"{store.url}: {names.prefix} ends with frame {part.last_no}, which is not in {self._wal}: the "
@@ -316,7 +316,7 @@ class ClosedLog:
             try:
                 head = self._objects.newest_head()
                 if self._frozen or self._has(head):
-                    return Result.UNKNOWN  # what the bucket has begins behind a manifest that is still to come
+                    return Result.UNKNOWN  # what the bucket has begins after a manifest that is still to come
                 if head is not None and self._has_made(head):
                     self._known_no = max(self._known_no, head.frame_no)
                     return Position(head.first_part - 1, self._known_no)

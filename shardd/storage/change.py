@@ -33,7 +33,7 @@ class Change(Struct, kw_only=True, eq=False):
     requires_sync: bool = False
     """Whether it commits only after a sync."""
     body: MapBody | None = None
-    """What its frame says; None for a change without a frame."""
+    """The content of its frame; None for a change without a frame."""
     ts_ms: int = 0
     """Commit time in its frame."""
     number: int = 0

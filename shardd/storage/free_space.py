@@ -7,7 +7,7 @@ A shard accepts a write, a configuration or copies (`check`) only if two conditi
 
 Deletions, positions of readers and checkpoints are never refused: they are small, and they free space.
 
-**What is needed.** An upper bound of what the next checkpoint can write, the sum of
+**The need.** An upper bound of what the next checkpoint can write, the sum of
 
     what each write accepted since the last checkpoint adds to segments: its bytes, `PER_RECORD`, `PER_FRAME` if it is
     too large to be merged with its neighbours, and once for each topic `PER_TOPIC` for its files

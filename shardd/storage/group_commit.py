@@ -114,7 +114,7 @@ class Commits:
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
 
     def urge(self) -> None:
-        """Sync what is written without waiting for the window, because a reader waits for it."""
+        """Sync the written frames without waiting for the window, because a reader waits for it."""
         if not self._urged:
             self._urged = True
             self._urgent.set()

@@ -42,6 +42,6 @@ def lost(disk: Disk, base: Path) -> list[Path]:
     while folders:
         folder = folders.pop()
         for name in disk.list(folder):
-            # What has no suffix is a folder: `topics`, `wal`, or that of a topic.
+            # A name without a suffix is a folder: `topics`, `wal`, or that of a topic.
             (found if "." in name else folders).append(folder / name)
     return found

@@ -35,7 +35,7 @@ class Owner:
         return xxhash.xxh3_64_intdigest(_KEY.pack(self.service, self.shard))
 
     def mismatch(self, other: Owner) -> str:
-        """What a file of `other` is, for an error; empty if it may be of this owner."""
+        """The owner of a file of `other`, for an error; empty if it may be this owner."""
         for what, mine, its in (("service", self.service, other.service), ("shard", self.shard, other.shard)):
             if UNKNOWN not in (mine, its) and mine != its:
                 return f"is of {what} {its}, and this is {what} {mine}"

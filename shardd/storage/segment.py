@@ -95,7 +95,7 @@ def flags_check(first_seq: int, flags: bytes) -> int:
 
 
 def chained(chain: int | None, marks: Iterable[int]) -> int | None:
-    """The chain of a segment with `chain` and frames with these marks behind it; None if `chain` is not known."""
+    """The chain of a segment with `chain` and frames with these marks after it; None if `chain` is not known."""
     if chain is not None:
         for mark in marks:
             chain = xxhash.xxh3_64_intdigest(_MARK.pack(mark), chain)

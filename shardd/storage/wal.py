@@ -164,7 +164,7 @@ class Wal:
         return number, frame
 
     def _linked(self, tail: int | None, synced_no: int) -> int:
-        """What goes into the header of the frame behind one with the checksum `tail`: its `synced_no` and its link."""
+        """The fields for the header of the frame after one with the checksum `tail`: its `synced_no` and its link."""
         if tail is None or self._seed is None:
             return synced_no
         return synced_no | link_of(tail, self._seed) << LINK_SHIFT
@@ -274,7 +274,7 @@ class Wal:
         try:
             file = self._create(self.synced_no + 1)
         except OSError:
-            # The log goes on in the old file. If the new name cannot be removed, it names an empty file.
+            # The log continues in the old file. If the new name cannot be removed, it names an empty file.
             try:
                 self._disk.remove(self._directory / file_name(self.synced_no + 1))
             except OSError:

@@ -35,7 +35,7 @@ _maker = attrgetter("maker")
 
 
 class Assigned(NamedTuple):
-    """What a cursor will be when all staged changes of it have committed. `maker` is None if there will be none."""
+    """The cursor after all its staged changes have committed. `maker` is None if there will be none."""
 
     seq: int
     maker: bytes | None

@@ -52,7 +52,7 @@ class Directory:
 
     def recovered(self, now_ms: int, boot_id: str | None) -> None:
         """Called when everything is read back: ends what a restart ends, and makes the topics writable. With `boot_id`
-        None, the shard was not restarted: it goes on elsewhere."""
+        None, the shard was not restarted: it continues elsewhere."""
         for topic in self.visible.values():
             if topic.unloaded is not None:
                 continue

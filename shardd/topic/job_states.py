@@ -79,7 +79,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.CALL_BACK: State.READY,
         Event.ARRIVE: State.ARRIVED,
     },
-    # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that went on.
+    # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that have left.
     State.DELETING: {Event.ARRIVE: State.DELETING},
     State.ARRIVED: {Event.ARRIVE: State.ARRIVED},
 }

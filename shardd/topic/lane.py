@@ -33,7 +33,7 @@ ROOM = "max_total_bytes"
 
 @dataclass(slots=True)
 class Router:
-    """One router of a lane. It forwards records behind source seq `since`, and has forwarded `forwarded` records."""
+    """One router of a lane. It forwards records after source seq `since`, and has forwarded `forwarded` records."""
 
     name: str
     config: RouterConfig
@@ -73,7 +73,7 @@ class Lane:
     """While the lane is not settled: the source's head at the last attempt that did not settle it."""
     state: State = State.COPYING
     obstacle: str | None = None
-    """What the last copies did not fit, if any were left: the name of a limit, or of an error of a write."""
+    """The limit that refused the last copies, if any were left: the name of a limit, or of an error of a write."""
     held: bool = False
     """True while the source is about to be deleted: no more records are copied."""
     gone: bool = False
@@ -86,7 +86,7 @@ class Lane:
 
     @property
     def waits_for(self) -> str | None:
-        """What keeps the lane from copying; None if nothing does."""
+        """The obstacle to copying; None if there is none."""
         return self.obstacle or (ROOM if self.waits else None)
 
     @property

@@ -25,7 +25,7 @@ A record in the outbox stays in its topic, and visible, until it has arrived. If
 claim gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
 
 A dead letter that its target refuses for what it is, as too large for a cap, is *parked*: it stays in the outbox, and
-the letters behind it are sent. What is parked and why is in memory only. After a start the target is asked again.
+the letters after it are sent. Parked letters and reasons are in memory only. After a start the target is asked again.
 
 The idempotency key of an arrived batch, little-endian:
 

@@ -87,7 +87,7 @@ class Topic:
     logged_no: int
     """Number of the newest frame of this topic that this process has logged."""
     logged_seq: int
-    """The last seq that is not in memory only. A stop loses the records behind it that were written while the topic was
+    """The last seq that is not in memory only. A stop loses the records after it that were written while the topic was
     ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has these records."""
     damage: Damage | None
     """Why this topic is quarantined; None while its files are sound."""
@@ -372,7 +372,7 @@ class Topic:
                 break
 
     def lose_tail(self, upto: int) -> None:
-        """Count the seqs behind the head up to `upto` as lost at a restart: their records were in memory only."""
+        """Count the seqs after the head up to `upto` as lost at a restart: their records were in memory only."""
         self.part()
         if upto > self.head_seq:
             self.leave_out(upto - self.head_seq, RESTART)
@@ -473,7 +473,7 @@ class Topic:
         self._move_floor()
 
     def delete_after(self, seq: int) -> int:
-        """Remove the live records behind `seq`. Their seqs stay used. Returns their number."""
+        """Remove the live records after `seq`. Their seqs stay used. Returns their number."""
         before = self.records
         for batch in reversed(self.batches):
             if batch.last_seq <= seq:

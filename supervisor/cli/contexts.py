@@ -120,7 +120,7 @@ def keyring() -> Any:
     try:
         return importlib.import_module("keyring")
     except ImportError:
-        raise ContextError("the package keyring is missing: pip install 'topics-server[keyring]'") from None
+        raise ContextError("the package keyring is missing: pip install keyring") from None
 
 
 def _check_private(file: Path) -> None:

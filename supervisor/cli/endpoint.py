@@ -12,7 +12,7 @@ goes only where it belongs, as in the clients: that of a context to its URL, and
 that scheme, host and port. An empty --token sends none.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
-of its processes that the API does not have. What another user could have written is not believed (`rundir.status`).
+of its processes that the API does not have. A file that another user could have written is ignored (`rundir.status`).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from supervisor.cli.terminal import (
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
 
 PATIENCE_S = 3.0
-"""For commands that look; those that write, read to the end or go on have more."""
+"""For commands that look; those that write, read to the end or run on have more."""
 _REMEDIES = {
     "unauthorized": TOKEN_REMEDY,
     "forbidden": "use a token that may do it; docs/keys.md has the scopes",
@@ -56,7 +56,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """What a command has of its service: a client, and how to print."""
+    """A command's access to its service: a client, and how to print."""
 
     client: AsyncClient
     endpoint: Endpoint

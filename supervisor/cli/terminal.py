@@ -168,7 +168,7 @@ def _cell(value: Any) -> str:
 
 
 def confirmed(question: str, yes: bool) -> bool:
-    """Whether to go on: --yes, or the answer at a terminal. Ends the command if there is none to ask."""
+    """Whether to continue: --yes, or the answer at a terminal. Ends the command if there is none to ask."""
     if yes:
         return True
     if not sys.stdin.isatty():

@@ -60,7 +60,7 @@ _SCOPES = {
 
 
 class KeysError(Exception):
-    """Keys that cannot be used. The message says where and what is allowed; it never quotes the entry."""
+    """Keys that cannot be used. The message says where, and which values are allowed; it never quotes the entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _NO_SETTINGS = {variables.URL, variables.TOKEN, variables.CONTEXT, "TOPICS_API_K
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What `Settings` has of the same names."""
+    """The values of `Settings` with the same names."""
 
     host: str
     port: int

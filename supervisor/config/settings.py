@@ -35,7 +35,7 @@ MAX_SHARDS = 64
 
 
 class SettingsError(Exception):
-    """Invalid settings. The message names each variable, its value and what is allowed."""
+    """Invalid settings. The message names each variable, its value and the allowed values."""
 
 
 _BUCKET = re.compile(r"(s3|gs|az)://[^/\s][^\s]*|file:///[^\s]+")

@@ -245,7 +245,7 @@ class Child:
             async with trio.open_nursery() as nursery:
                 heard = trio.Event()
                 nursery.start_soon(self._hear, link, heard)
-                # Set before `Start` is sent: other senders queue behind it on the link's lock, which `send` takes
+                # Set before `Start` is sent: other senders queue after it on the link's lock, which `send` takes
                 # before its first checkpoint.
                 self._link = link
                 await _send(link, launch.start())

@@ -54,7 +54,7 @@ EXIT_FORCED = 130
 DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
 OTHERS_FIRST_S = 8.0
-"""What the other shards get to ship all that they have before shard 0 ends its term; longer than their own limit."""
+"""The time for the other shards to ship everything before shard 0 ends its term; longer than their own limit."""
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()

@@ -9,7 +9,7 @@ stopping  the child was asked to end
 ended     the child is gone, as requested
 failed    the child is gone and is not restarted
 
-A state is the supervisor's alone. The gateway and the shards are told a phase (`proto.ipc.control`). Its `failed` has
+A state is the supervisor's alone. The gateway and the shards get a phase (`proto.ipc.control`). Its `failed` has
 another meaning: the child cannot start, and is in state waiting or held.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.contract.operations import OPERATIONS
 from tests.support.footnotes import proofs
+from tests.unit.test_imports import ALLOWED, FOLDERS
 
 ROOT = Path(__file__).parents[2]
 README_BYTES = 8 * 1024
@@ -75,9 +77,15 @@ def test_the_readme_stays_a_page() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
 
+def test_the_page_of_measurements_stays_short() -> None:
+    """Method, tables, how to repeat. A lesson is on the page that it explains. `make bench` changes some words."""
+    assert len((ROOT / "docs" / "benchmarks.md").read_text().split()) <= 2_600
+
+
 def test_every_setting_that_a_page_for_users_names_is_in_the_reference() -> None:
-    known = (ROOT / "docs" / "configuration.md").read_text() + "TOPICS_API_KEYS TOPICS_URL TOPICS_TOKEN TOPICS_CONFIG"
-    for page in ("README.md", "docs/settings.md", "docs/api.md", "docs/keys.md"):
+    table = (ROOT / "docs" / "configuration.md").read_text().partition("| Variable |")[2]
+    known = table + "TOPICS_API_KEYS_FILE TOPICS_URL TOPICS_TOKEN TOPICS_CONFIG"
+    for page in ("README.md", "docs/configuration.md", "docs/api.md", "docs/keys.md"):
         for name in re.findall(r"`(TOPICS_\w+)`", (ROOT / page).read_text()):
             assert name in known, f"{page}: {name}"
 
@@ -190,6 +198,75 @@ def test_the_index_has_every_folder_of_the_packages() -> None:
         for path in (ROOT / package).glob("*/__init__.py")
     }
     assert listed == there
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_the_index_says_of_each_package_what_it_may_import() -> None:
+    table = INDEX.read_text().partition("\n## Packages\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\|([^|]*)\|", table, re.MULTILINE))
+    assert rows.keys() == {path.rpartition("/")[2] for path in ALLOWED}
+    named = {"Python client": "topics_client", "pyspark_topics": "pyspark_topics", "proto": "proto"}
+    for path, may in ALLOWED.items():
+        package = path.rpartition("/")[2]
+        said = {real for name, real in (named | {"supervisor": "supervisor"}).items() if name in rows[package]}
+        assert said == may - {package}, package
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_the_index_has_folders_above_those_that_they_import(package: str) -> None:
+    """In a row of the table of layers, a later one may import an earlier one of its cell."""
+    table = INDEX.read_text().partition("\n| `gateway` | `shardd` | `proto` | `supervisor` |\n")[2].partition("\n\n")[0]
+    column = ["gateway", "shardd", "proto", "supervisor"].index(package)
+    order = [name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", _cells(row)[column])]
+    folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert folders <= set(order)
+    for name in order:
+        above = [other for other in FOLDERS[package][name] if other in order and order.index(other) > order.index(name)]
+        assert above == [], name
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    tables = (ROOT / "docs" / "glossary.md").read_text().partition("\n## Standard terms\n")[2].split("\n## ")
+    words = [re.findall(r"^\| (?!---|term|word)([^|]+) \|", table, re.MULTILINE) for table in tables]
+    assert all(len(table) > 30 for table in words)
+    assert all(table == sorted(table, key=str.lower) for table in words)
+    every = [word for table in words for word in table]
+    assert len(set(every)) == len(every)
+
+
+def test_the_folders_of_the_unit_tests_are_those_of_the_packages() -> None:
+    for folder in {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests/unit").rglob("test_*.py")
+    }:
+        assert (ROOT / folder).is_dir() or (ROOT / "packages/topics-client" / folder).is_dir(), folder
+
+
+_OURS = "(?:topics-server|topics-client|pyspark-topics)"
+_BY_NAME = re.compile(rf"""\b(?:pipx?|tool) install\s+(?:-\S+\s+)*['"]?{_OURS}\b(?!\[?[\w,]*\]? @ )""")
+"""A command that takes a distribution of ours from an index, where none of them is."""
+_EXTRA = re.compile(r"(?:'\.|topics-server)\[([\w,]+)\]")
+
+
+def test_no_page_or_message_installs_by_name_what_is_on_no_index() -> None:
+    named = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in [*LINKING, *(path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py")))]
+        if path.name != "CHANGELOG.md"
+        for found in _BY_NAME.finditer(path.read_text())
+    ]
+    assert named == []
+    assert _BY_NAME.search("pip install 'topics-server[bucket]'")
+    assert not _BY_NAME.search("pip install 'topics-server[bucket] @ git+https://HOST/topics.git'")
+
+
+def test_extras_that_a_page_installs_are_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for page in LINKING:
+        for extras in _EXTRA.findall(page.read_text()):
+            assert set(extras.split(",")) <= declared.keys(), page
 
 
 def test_each_guarantee_names_the_test_that_proves_it() -> None:

@@ -1,7 +1,7 @@
 """Prose is plain: the worst habits are refused in pages, docstrings and comments.
 
 The actor of a sentence is a named component or "a client", never "who", "whoever", "somebody", "nobody" or "he". Pages
-for users also use the field's terms: a loop "continues", a job "is delivered again", a gap "is reported".
+also use the field's terms: a loop "continues", a job "is delivered again", a gap "is reported".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HABITS = {
     "anew": re.compile(r"\banew\b", re.IGNORECASE),
     "he": re.compile(r"\b(?:he|his|him)\b", re.IGNORECASE),
 }
-FOR_USERS = {
+TERMS = {
     "goes on": re.compile(r"\bgo(?:es|ing)? on\b(?! (?:the|a|an) )"),  # continues, resumes
     "comes again": re.compile(r"\bcomes? again\b"),  # is delivered again, is retried
     "is told": re.compile(r"\b(?:is|are|was|were) told\b(?! to\b)"),  # is reported, is notified
@@ -39,17 +39,13 @@ FOR_USERS = {
     "is there": re.compile(r"\b(?:what|all|everything) (?:that )?(?:is|was|there is) there\b"),  # existing
     "by who": re.compile(r"\b(?:[Ww]ho|those who) (?:asks?|comes?|connects?|reads?|writes?)\b"),  # a client that
 }
-"""Habits of pages for users: inversions, riddles and this project's own words. A comment has the better ones."""
-NOT_FOR_USERS = {"architecture", "benchmarks", "configuration", "format", "glossary", "releasing"}
-"""Pages of docs/ for developers, those that are generated, and the one that defines this project's words."""
-USER_PAGES = [
-    "README.md",
-    *(
-        str(path.relative_to(ROOT))
-        for folder in ("", "concepts", "howto")
-        for path in sorted((ROOT / "docs" / folder).glob("*.md"))
-        if path.stem not in NOT_FOR_USERS
-    ),
+"""Habits of pages: inversions, riddles and this project's own words. A comment has the better ones."""
+NOT_IN_TERMS = {"CHANGELOG.md", "docs/format.md"}
+"""A changelog tells of sentences that were; the page of the bytes is a specification."""
+IN_TERMS = [
+    str(path.relative_to(ROOT))
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    if str(path.relative_to(ROOT)) not in NOT_IN_TERMS
 ]
 PACKAGES = (
     "proto",
@@ -112,10 +108,10 @@ def words(text: str) -> str:
     return "\n".join(line for line in without.splitlines() if not line.startswith("#"))
 
 
-@pytest.mark.parametrize("page", USER_PAGES)
-def test_pages_for_users_use_the_terms_of_the_field(page: str) -> None:
+@pytest.mark.parametrize("page", IN_TERMS)
+def test_pages_use_the_terms_of_the_field(page: str) -> None:
     lines = words((ROOT / page).read_text()).splitlines()
-    assert [(line, habits(line, FOR_USERS)) for line in lines if habits(line, FOR_USERS)] == []
+    assert [(line, habits(line, TERMS)) for line in lines if habits(line, TERMS)] == []
 
 
 LINKING = [*pages(), *sorted(ROOT.glob("packages/*/README.md"))]
@@ -143,7 +139,7 @@ def test_a_habit_of_a_page_is_found_and_the_words_that_replace_it_are_not() -> N
         "Answers are compressed if those who ask wait.": "by who",
     }
     for sentence, kind in bad.items():
-        assert [each.partition(":")[0] for each in habits(sentence, FOR_USERS)] == [kind], sentence
+        assert [each.partition(":")[0] for each in habits(sentence, TERMS)] == [kind], sentence
     good = [
         "After a restart the loop continues after the last record.",
         "Run it behind a proxy. What do clients see?",
@@ -151,7 +147,7 @@ def test_a_habit_of_a_page_is_found_and_the_words_that_replace_it_are_not() -> N
         "What goes wrong, and what then",
         "Clients come back when they are told to retry.",
     ]
-    assert [habits(sentence, FOR_USERS) for sentence in good] == [[]] * len(good)
+    assert [habits(sentence, TERMS) for sentence in good] == [[]] * len(good)
     assert (
         words("# goes on\n<!-- goes on after: x -->\n```sh\ngoes on\n```\n`goes on`\n" + GENERATED + " goes on")
         == "\n\n"

@@ -120,7 +120,7 @@ class _Items(Generic[I_co]):
 
     def __next__(self) -> I_co:
         with self._lock:  # threads may share an iterator
-            # What came together is given without a turn of the loop for each item.
+            # Items that arrived together are returned without a turn of the loop for each.
             if not (self._items.waiting or self._client._loop.call(self._items.fill)):
                 raise StopIteration
             found: I_co = self._items.take()

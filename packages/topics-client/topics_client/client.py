@@ -32,7 +32,7 @@ OnlyRecords = Literal["raise"]
 class AsyncClient(Leasing):
     """A client of one service. Use it as a context manager, in one event loop.
 
-    `token` is an API key. What is not given comes from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
+    `token` is an API key. Missing arguments come from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
     line: that in TOPICS_CONTEXT or the one in use, or `context`. Without any, the service is that on port 4000 here.
 
     `patience_s` is how long a request is repeated while the service is away or busy; keep it below the topics'
@@ -92,7 +92,7 @@ class AsyncClient(Leasing):
     @overload
     def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> Reading[Record | Gap]: ...
     def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> Reading[Any]:
-        """The records behind `from_seq`, or behind a named cursor, up to the head. A gap is raised or given."""
+        """The records after `from_seq`, or after a named cursor, up to the head. A gap is raised or given."""
         check("read", options, ReadOptions, "gaps")
         return Reading(self.connection, topic, gaps, **options)
 
@@ -105,7 +105,7 @@ class AsyncClient(Leasing):
     def tail(self, topics: Topics = (), *, gaps: Gaps = "raise", **options: Unpack[TailOptions]) -> Tail[Any]:
         """Records as they are written, of one topic or of many.
 
-        It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
+        It begins after the named cursor, without one (or before its first commit) after `from_seq`; None means: only
         new records. A mapping gives each topic its own. `prefix` adds all topics so named, and later ones; no cursor.
         """
         check("tail", options, TailOptions, "gaps")
@@ -157,7 +157,7 @@ class AsyncClient(Leasing):
     # -- routers
 
     async def set_router(self, router: str, **config: Unpack[RouterConfig]) -> RouterState:
-        """Forward what is appended to `source` from now on to `dest`."""
+        """Forward records that are appended to `source` from now on to `dest`."""
         return cast(RouterState, await self._call("PUT", f"/v0/routers/{segment(router)}", json.dumps(config).encode()))
 
     async def router(self, router: str) -> RouterState:

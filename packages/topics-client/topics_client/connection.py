@@ -75,7 +75,7 @@ class Pauses:
         await anyio.sleep(pause_s)
 
     def _tell(self, error: TopicsError, now: float, pause_s: float) -> None:
-        """Log once that attempts go on, unless they end soon, which an error tells."""
+        """Log once that attempts continue, unless they end soon with an error."""
         self._failing_since = now if self._failing_since is None else self._failing_since
         left_s = math.inf if self._deadline is None else self._deadline - now
         if not self._told and now + pause_s >= self._failing_since + _TOLD_AFTER_S and left_s > 2 * _TOLD_AFTER_S:

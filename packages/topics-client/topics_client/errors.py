@@ -98,7 +98,7 @@ class Forbidden(TopicsError): ...
 
 
 class NotFound(TopicsError):
-    """The base of what does not exist: a topic, a router, a cursor, a watch session."""
+    """The base of errors for things that do not exist: a topic, a router, a cursor, a watch session."""
 
 
 class TopicNotFound(NotFound): ...

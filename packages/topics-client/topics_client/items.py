@@ -1,4 +1,4 @@
-"""What is sent and what comes back: records, gaps, jobs, and the fields of configurations and states."""
+"""The values that are sent and returned: records, gaps, jobs, and the fields of configurations and states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Json(bytes):
 
 
 class RecordFields(TypedDict, total=False):
-    """What a record may have besides its data."""
+    """The optional fields of a record besides its data."""
 
     tag: str | None
     node: str | None
@@ -80,7 +80,7 @@ class Record:
 class Gap:
     """Records `first_seq` to `last_seq`, both included, are lost.
 
-    `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim` or `from_seq_too_old`. The first record behind the gap
+    `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim` or `from_seq_too_old`. The first record after the gap
     is `earliest_seq` or later. If the topic was deleted and made again (`recreated`), its seqs begin again.
     """
 
@@ -96,7 +96,7 @@ class Gap:
 
     @property
     def seq(self) -> int:
-        """The position behind the gap."""
+        """The position after the gap."""
         return self.earliest_seq - 1 if self.reason == "recreated" else self.last_seq
 
 
@@ -110,7 +110,7 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish wrote: `count` records, the first `first_seq`, the last `last_seq`.
+    """The result of a publish: `count` records, the first `first_seq`, the last `last_seq`.
 
     `deduped`: an earlier request with the same idempotency key had written (some of) them.
     """

@@ -59,7 +59,7 @@ def to_json(value: Any) -> Any:
 
 
 def writer(encode: Encode) -> Callable[[Any], bytes]:
-    """What writes values as JSON in UTF-8, with `encode` for those that JSON does not have."""
+    """The function that writes values as JSON in UTF-8, with `encode` for those that JSON does not have."""
     compact: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False, "default": encode}
     text = json.JSONEncoder(ensure_ascii=False, **compact).encode
     escaped = json.JSONEncoder(**compact).encode
@@ -85,7 +85,7 @@ def from_json(data: Any, type: Any) -> Any:
 
 
 def decoder(decode: Decode, kind: Any) -> Reader | None:
-    """What makes values of a type; None without a type. Raises `TypeError` for one that `from_json` does not know."""
+    """The function that makes values of a type; None without. Raises `TypeError` if `from_json` does not know it."""
     if kind is None:
         return None
     return reader(kind) if decode is from_json else lambda data: decode(data, kind)
@@ -96,7 +96,7 @@ _making = threading.RLock()
 
 
 def reader(kind: Any) -> Reader:
-    """What makes values of a type, made once."""
+    """The functions that make values of a type, made once."""
     with _making:
         if kind not in _readers:
             _readers[kind] = partial(_made_by_now, kind)  # for a type that contains itself

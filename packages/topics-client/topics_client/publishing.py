@@ -73,7 +73,7 @@ def batches(
 
 
 def _with(done: Published | None, part: Published) -> Published:
-    """What two publishes wrote."""
+    """The joint result of two publishes."""
     if done is None:
         return part
     created, deduped = done.created or part.created, done.deduped or part.deduped
@@ -118,7 +118,7 @@ class Publisher:
     ) -> None:
         self.topic = topic
         self.done: Published | None = None
-        """What the service has acknowledged."""
+        """The acknowledged records."""
         self._connection = connection
         self._options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
         self._most = batch_records, batch_bytes
@@ -188,7 +188,7 @@ class Publisher:
                 self.done = _with(self.done, done)
 
     async def _linger(self, seconds: float) -> None:
-        """Write what was sent `seconds` ago."""
+        """Write the records that were sent `seconds` ago."""
         while True:
             await self._begun.wait()
             self._begun = anyio.Event()

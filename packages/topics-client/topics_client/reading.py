@@ -38,7 +38,7 @@ def typed(record: Record, read: Reader) -> Any:
 
 
 class Reading(Generic[I_co]):
-    """An iterator of the records behind a position, to the head; with `wait_ms` until nothing came for that long.
+    """An iterator of the records after a position, to the head; with `wait_ms` until nothing came for that long.
 
     `seq` is the position: the seq of the last item that the iterator gave. `head_seq` is that of the last page.
     """
@@ -88,7 +88,7 @@ class Reading(Generic[I_co]):
         while not self._page:
             self.seq = self._after_page
             if self._ended:
-                self._ended = False  # the next iteration reads what came since
+                self._ended = False  # the next iteration reads later records
                 return False
             await self._turn()
         return True

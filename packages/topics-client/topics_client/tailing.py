@@ -1,4 +1,4 @@
-"""Tailing topics: a watch that goes on by itself after every loss of its connection or session.
+"""Tailing topics: a watch that resumes automatically after every loss of its connection or session.
 
     the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
     the session is gone (404, or an error frame 410)      a new session from the positions

@@ -54,7 +54,7 @@ def doubling(deliveries: int) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker does: its queue, its handler, and how. It is called as its handler is."""
+    """The definition of a worker: its queue, its handler, its options. It is called as its handler is."""
 
     queue: str
     handler: Handler
@@ -69,7 +69,7 @@ class Work:
     type: Any = None
     """That of the jobs' data. A job whose data is not of it fails, with its data as it came."""
     reason: Callable[[Exception], str | None] = told
-    """What the service keeps of an error, with the job and its dead letter; None for nothing."""
+    """The reason that the service keeps with the job and its dead letter; None for none."""
     max_deliveries: int = 0
     """That of the queue, if the log is to say which attempt was the last one."""
 
@@ -192,7 +192,7 @@ class Worker:
             held.scope.deadline = min(held.scope.deadline, deadline)
 
     async def run(self) -> None:
-        """Work until `stop`. A cancellation is a `stop`, too; it goes on when handlers have finished."""
+        """Work until `stop`. A cancellation is a `stop`, too; it propagates when handlers have finished."""
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._beat)
             if self.signals and threading.current_thread() is threading.main_thread():
@@ -309,7 +309,7 @@ class Worker:
             log.warning("job %s of %s comes back when its lease ends: %s", job.seq, self.work.queue, error)
 
     async def _beat(self) -> None:
-        """Extend the leases of the jobs that run. It goes on while handlers finish."""
+        """Extend the leases of the jobs that run. It continues while handlers finish."""
         with self._beats:
             while True:
                 await anyio.sleep(self.work.lease_ms / 3000)

@@ -141,7 +141,7 @@ def port(machine: Machine) -> Iterator[Finding]:
 
 
 def _taken(machine: Machine, place: str, error: OSError) -> Finding:
-    """What has the port: a service that answers there, which is no fault, or another program."""
+    """The user of the port: a service that answers there, which is no fault, or another program."""
     url = configured(machine.settings)
     if error.errno == errno.EADDRINUSE:
         try:

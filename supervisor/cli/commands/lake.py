@@ -229,7 +229,7 @@ def _target(to: Path | None) -> Path:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         fail(
-            f"topics lake needs {' and '.join(missing)}: pip install 'topics-server[lake]' into {sys.prefix}",
+            f"topics lake needs {' and '.join(missing)}: pip install {' '.join(missing)} into {sys.prefix}",
             Status.USAGE,
         )
     return to

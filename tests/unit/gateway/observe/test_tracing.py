@@ -32,7 +32,10 @@ def test_without_the_packages_the_log_says_so_and_the_service_goes_on(monkeypatc
     monkeypatch.setattr(tracing, "import_module", absent)
     with capture_logs() as lines:
         assert tracing.load() is None
-    assert (lines[0]["event"], lines[0]["remedy"]) == ("no_spans", "pip install 'topics-server[otel]'")
+    assert (lines[0]["event"], lines[0]["remedy"]) == (
+        "no_spans",
+        "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+    )
 
 
 @pytest.mark.slow
