@@ -17,7 +17,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.audit: Audit | None = None
         self.observers: list[exchange.RequestObserver] = []
-        """The observers: each is told of every request."""
+        """The observers: each sees every request."""
         self.served: Counter[tuple[str, int]] = Counter()
         """Requests by name of their operation and status."""
 
