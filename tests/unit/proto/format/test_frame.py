@@ -69,6 +69,7 @@ def test_any_range_of_cells_equals_that_range_of_all(batch: Columns, data: st.Da
             assert list(column.cells(start, stop)) == every[start:stop]
             places = range(start, stop, 2)
             assert list(column.cells_at(places)) == every[start:stop:2]
+            assert column.size_at(places) == sum(column.size(at, at + 1) for at in places)
             if column.encoding == Encoding.CONSTANT or start < stop:
                 size = sum(len(c) for c in every[start:stop] if c is not None)
                 assert column.size(start, stop) == size
