@@ -94,6 +94,13 @@ class Column:
             return len(self.values) * (stop - start)
         return self.offsets[stop] - self.offsets[start]
 
+    def size_at(self, places: Sequence[int]) -> int:
+        """Bytes of the values of the records at these places."""
+        if self.encoding is _CONSTANT:
+            return len(self.values) * len(places)
+        offset = self.offsets.__getitem__
+        return sum(map(offset, map(operator.add, places, repeat(1)))) - sum(map(offset, places))
+
     def lengths(self, start: int, stop: int) -> Iterable[int]:
         """Bytes of each value of a range of records."""
         if self.encoding == Encoding.CONSTANT:
@@ -191,6 +198,10 @@ class Columns:
             if column is not None:
                 size += column.size(start, stop)
         return size
+
+    def size_at(self, places: Sequence[int]) -> int:
+        """Bytes of data, tag, node and meta of the records at these places."""
+        return sum(each.size_at(places) for each in (self.data, self.tag, self.node, self.meta) if each is not None)
 
     def sizes(self, start: int, stop: int) -> Iterable[int]:
         """Bytes of data, tag, node and meta of each record of a range."""

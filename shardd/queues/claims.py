@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from proto.api import answers
@@ -37,7 +38,7 @@ from proto.model.limits import MAX_BATCH_BYTES
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, Staging, performance, to_json
 from shardd.delivery.scheduler import Scheduler
-from shardd.queues.cohorts import Claimer, Cohort, shares
+from shardd.queues.cohorts import Claimer, Cohort, dealt
 from shardd.queues.finishing import Finished, finish
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
@@ -295,22 +296,15 @@ class Claims:
     ) -> int:
         before: Saved = {}
         found, transfers = self._pick(topic, queue, sum(wants), before)
-        parts: list[list[ClaimedJob]] = [[] for _ in claimers]
-        left = shares(wants, len(found))
-        now = self._clock.now_ms()
-        tokens = iter(new_tokens(len(found)))
-        place = 0
-        for each in found:
-            while not left[place]:
-                place = (place + 1) % len(claimers)
-            left[place] -= 1
-            claimer, token = claimers[place], next(tokens)
-            deadline = now + (claimer.lease_ms or topic.config.lease_ms)
-            job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
-            parts[place].append(claimed(each, token, deadline, job.deliveries))
-            place = (place + 1) % len(claimers)
+        now, lease_ms = self._clock.now_ms(), topic.config.lease_ms
+        served: Served = []
+        for claimer, jobs in zip(claimers, dealt(found, wants), strict=True):
+            tokens, deadline = new_tokens(len(jobs)), now + (claimer.lease_ms or lease_ms)
+            deliveries = queue.lease([each[0] for each in jobs], claimer.node, tokens, deadline, claimer.stream)
+            part = list(map(claimed, jobs, tokens, repeat(deadline), deliveries))
+            if part or not claimer.patient:
+                served.append((claimer, part))
         queue.trim()
-        served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.patient]
         if cohort is not None:
             for claimer, part in served:
                 self._leave(cohort, claimer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from math import inf
+from typing import TypeVar
 
 from proto.api.requests import ClaimRequest
 from proto.model.errors import TopicsError
@@ -12,6 +13,7 @@ from shardd.queues.finishing import Finished
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
+F = TypeVar("F")
 STREAM_WAIT_S = 15.0
 """A stream that has waited this long for jobs gets an empty answer, and asks again."""
 
@@ -80,3 +82,19 @@ def shares(wants: list[int], available: int) -> list[int]:
                 given[place] += 1
                 rest -= 1
     return given
+
+
+def dealt(found: list[F], wants: list[int]) -> list[list[F]]:
+    """The jobs of each claimer: its share, dealt in turn in the order of arrival."""
+    if len(wants) == 1:
+        return [found]
+    parts: list[list[F]] = [[] for _ in wants]
+    left = shares(wants, len(found))
+    place = 0
+    for each in found:
+        while not left[place]:
+            place = (place + 1) % len(wants)
+        left[place] -= 1
+        parts[place].append(each)
+        place = (place + 1) % len(wants)
+    return parts

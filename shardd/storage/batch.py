@@ -19,8 +19,8 @@ FINAL_LEVEL = 2
 FINAL_RECORDS = 512
 FINAL_BYTES = 256 << 10
 """Batches with at least `FINAL_RECORDS` records or `FINAL_BYTES` bytes are never merged."""
-FEW = 64
-"""Up to this many deleted records are subtracted one by one; more make the whole batch be counted again."""
+AHEAD = 64
+"""How many records more than are wanted are looked at first, where some are deleted."""
 
 FRESH = 1024
 """Batches whose columns are kept, of at most `FRESH_BYTES` bytes each: about 1 MB in all."""
@@ -177,7 +177,7 @@ class Batch:
     def live_mask(self, start: int, stop: int, most: int) -> tuple[bytes, int]:
         """The mask from `start` on up to its `most`-th live record, or to `stop`; and the number of live records in it.
         Its cost follows the records that it passes, not those up to `stop`."""
-        mask, taken, piece = b"", 0, most + FEW
+        mask, taken, piece = b"", 0, most + AHEAD
         while start < stop:
             part = self.mask(start, min(start + piece, stop))
             there = part.count(1)
@@ -207,25 +207,25 @@ class Batch:
         the counts."""
         if self.flags is None:
             self.flags = bytearray(self.count)
-        columns = self._countable() if len(positions) <= FEW else None
+        flags, count = self.flags, len(positions)
+        columns = self._countable()
         if columns is None:
             for position in positions:
-                self.flags[position] = DELETED
+                flags[position] = DELETED
             self._recount()
             return
-        count = len(positions)
         if count and positions[-1] - positions[0] + 1 == count and positions[0] >= self.start:
             first, stop = positions[0], positions[-1] + 1
-            if DELETED not in self.flags[first:stop]:
+            if DELETED not in flags[first:stop]:
                 self.live -= count
                 self.live_size -= columns.size(first, stop) + RECORD_OVERHEAD * count
-                self.flags[first:stop] = bytes([DELETED]) * count
+                flags[first:stop] = _GONE * count
                 return
+        gone = [position for position in positions if flags[position] != DELETED and position >= self.start]
+        self.live -= len(gone)
+        self.live_size -= columns.size_at(gone) + RECORD_OVERHEAD * len(gone)
         for position in positions:
-            if self.flags[position] != DELETED and position >= self.start:
-                self.live -= 1
-                self.live_size -= columns.size(position, position + 1) + RECORD_OVERHEAD
-            self.flags[position] = DELETED
+            flags[position] = DELETED
 
     def delete_from(self, start: int) -> None:
         """Flag the record at position `start` and all that follow as deleted."""

@@ -180,17 +180,28 @@ class Queue:
             heappop(self._reclaim)
         return None
 
-    def lease(self, seq: int, node: str, token: int, deadline: int, stream: str) -> Job:
-        """Lease a job to `node` until `deadline` (ms). Counts one more delivery. Returns the entry. Call `trim` behind
-        the last one of a pass."""
-        job = self._entry(seq)
-        job.deliveries += 1
-        job.node, job.token, job.until = node, token, deadline
-        self._set(seq, job, _CLAIM[job.state])
-        if stream in self.streams:
-            job.stream = stream
-            self.streams[stream] += 1
-        return job
+    def lease(self, seqs: Sequence[int], node: str, tokens: Sequence[int], deadline: int, stream: str) -> list[int]:
+        """Lease jobs to `node` until `deadline` (ms), each with its token. Returns how often each was delivered, this
+        time included. Call `trim` behind the last ones of a pass."""
+        jobs, tracked, timers, counts = self.jobs, self._tracked, self._timers, self._counts
+        held = stream if stream in self.streams else ""
+        wakes_at, delivered = deadline + 1, []
+        for seq, token in zip(seqs, tokens, strict=True):
+            job = jobs.get(seq)
+            if job is None:
+                job = jobs[seq] = Job()
+                heappush(tracked, seq)
+            else:
+                counts[job.state] -= 1
+            job.state = _CLAIM[job.state]
+            job.deliveries += 1
+            job.node, job.token, job.until, job.stream = node, token, deadline, held
+            heappush(timers, (wakes_at, seq, token))
+            delivered.append(job.deliveries)
+        counts[_LEASED] += len(delivered)
+        if held:
+            self.streams[held] += len(delivered)
+        return delivered
 
     def schedule(self, first_seq: int, due: Sequence[int], now_ms: int) -> None:
         """Add the delays of new jobs. `due` has for each seq the ms from which on it is claimable, 0 for at once."""

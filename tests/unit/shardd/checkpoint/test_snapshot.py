@@ -37,7 +37,7 @@ def topic_with_everything() -> Topic:
     topic.ceiling, topic.reserved_in, topic.as_of = 4_000, "boot", 33
     topic.keys.done(b"key", 4, 2, 800)
     assert topic.queue is not None
-    topic.queue.lease(11, "node", 77, 5_000, "")
+    topic.queue.lease([11], "node", [77], 5_000, "")
     topic.queue.dead_lettered = 3
     topic.cursors = {"c": Cursor(12, 700, b"12345678"), "d": Cursor(1, 2)}
     router = Router("r", RouterConfig("source", "t", allow_cycle=True), since=2, made_ms=3, forwarded=4)

@@ -47,7 +47,7 @@ class OneJob:
         """Let the event happen to the job as the shard does. Raises `KeyError` if it cannot."""
         queue, seq = self.queue, self.seq
         doings: dict[Event, Callable[[], object]] = {
-            Event.CLAIM: lambda: queue.lease(seq, "node", seq, NOW, ""),
+            Event.CLAIM: lambda: queue.lease([seq], "node", [seq], NOW, ""),
             Event.SCHEDULE: lambda: queue.schedule(seq, [NOW], 0),
             Event.END: self._end,
             Event.RELEASE: lambda: queue.release(seq, self.entry(), NOW, NOW),

@@ -9,7 +9,8 @@ from shardd.topic.job_table import Queue
 def queue_of(count: int) -> Queue:
     queue = Queue()
     for seq in range(1, count + 1):
-        queue.release(seq, queue.lease(seq, "w", seq, 1000, ""), 0, 0)
+        queue.lease([seq], "w", [seq], 1000, "")
+        queue.release(seq, queue.jobs[seq], 0, 0)
     return queue
 
 
