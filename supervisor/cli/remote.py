@@ -122,8 +122,12 @@ def _shared(patience_s: float) -> list[inspect.Parameter]:
 def _interruptible() -> Iterator[None]:
     """Context in which what comes right behind a first Ctrl-C, as from `timeout`, does not disturb the orderly end. A
     later one ends the process at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    theirs: Callable[[int, FrameType | None], Any] = before
     first: float | None = None
-    theirs = signal.getsignal(signal.SIGINT)
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         nonlocal first
@@ -133,9 +137,6 @@ def _interruptible() -> Iterator[None]:
         elif time.monotonic() > first + AGAIN_S:
             os._exit(128 + number)
 
-    if not callable(theirs) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
     signal.signal(signal.SIGINT, interrupted)
     try:
         yield

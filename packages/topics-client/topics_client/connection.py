@@ -239,10 +239,10 @@ class Connection:
             body = None
         if response.is_success:
             return body
-        error = error_of(response.status_code, body, response.headers.get("Retry-After"))
-        if isinstance(error, Unauthorized):
-            error.add_note(f"asked: {self.service}. {_TOKEN_REMEDY}")
-        raise error
+        refusal = error_of(response.status_code, body, response.headers.get("Retry-After"))
+        if isinstance(refusal, Unauthorized):
+            refusal.add_note(f"asked: {self.service}. {_TOKEN_REMEDY}")
+        raise refusal
 
     def _unavailable(self, error: httpx.TransportError) -> Unavailable:
         detail = {"outcome": "not_done" if isinstance(error, _NOT_SENT) else "unknown"}
