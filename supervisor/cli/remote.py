@@ -12,10 +12,14 @@ import functools
 import inspect
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -41,6 +45,8 @@ from supervisor.cli.terminal import (
 )
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
 
+AGAIN_S = 1.0
+"""How long after a Ctrl-C another one is not one of its own."""
 PATIENCE_S = 3.0
 """For commands that look; those that write, read to the end or run on have more."""
 _REMEDIES = {
@@ -112,11 +118,40 @@ def _shared(patience_s: float) -> list[inspect.Parameter]:
     return [inspect.Parameter(name, keyword, default=default, annotation=kind) for name, kind, default in every]
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Context in which what comes right behind a first Ctrl-C, as from `timeout`, does not disturb the orderly end. A
+    later one ends the process at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    theirs: Callable[[int, FrameType | None], Any] = before
+    first: float | None = None
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if first is None:
+            first = time.monotonic()
+            theirs(number, frame)
+        elif time.monotonic() > first + AGAIN_S:
+            os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        # At its very end, Python would let the signal end the process.
+        signal.signal(signal.SIGINT, theirs if first is None else signal.SIG_IGN)
+
+
 async def _ask(command: Command, endpoint: Endpoint, patience_s: float, as_json: bool, given: dict[str, Any]) -> None:
     endpoint.client(0).close()  # ends the command if the URL is invalid
     _tell_warnings()
-    async with AsyncClient(endpoint.url, endpoint.token or "", patience_s=patience_s, loads=exact.loads) as client:
-        await command(Remote(client, endpoint, as_json), **given)
+    options: Any = {"patience_s": patience_s, "loads": exact.loads}
+    with _interruptible():
+        async with AsyncClient(endpoint.url, endpoint.token or "", **options) as client:
+            await command(Remote(client, endpoint, as_json), **given)
     sys.stdout.flush()
 
 

@@ -207,6 +207,21 @@ def test_a_tail_goes_on_until_ctrl_c(topics: Topics) -> None:
         assert process.stderr.read() == ""
 
 
+def test_an_interrupt_that_comes_twice_is_one(topics: Topics) -> None:
+    """As from `timeout -s INT`, which signals the process and its group."""
+    topics("publish", "twice", "1")
+    for pause_s in (0.0005, 0.002, 0.005, 0.02):
+        with topics.running("tail", "-f", "twice", "--data") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "1\n"
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause_s)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+            assert process.stderr.read() == ""
+
+
 def test_a_tail_with_a_cursor_goes_on_behind_what_it_printed(topics: Topics) -> None:
     topics("publish", "tail:c", "1", "2")
     with topics.running("tail", "-f", "tail:c", "--cursor", "me", "--from", "0", "--data") as process:

@@ -353,7 +353,7 @@ def test_a_damaged_manifest_is_passed_over_and_none_left_is_an_error(
     ],
 )
 def test_a_manifest_that_somebody_made_up_is_damage(scene: BucketScene, bent: Callable[[Any, Any], Any]) -> None:
-    """Its checksum fits: whoever may write to the bucket can make one."""
+    """Its checksum fits: each program that may write to the bucket can make one."""
     grown(scene)
     for path in (scene.bucket / "shard-00" / "manifests").iterdir():
         raw = path.read_bytes()
