@@ -148,6 +148,26 @@ def test_modules_and_tests_that_a_page_names_are_there(page: Path) -> None:
     assert wrong_names(page.read_text()) == []
 
 
+_RUN = 20
+
+
+def runs_of_words(page: Path) -> set[tuple[str, ...]]:
+    """Each run of `_RUN` words of a page's prose, without blocks, footnotes, comments and the targets of links."""
+    text = page.read_text().partition("<!-- Made by `make reference`")[0]
+    text = re.sub(r"^(?:    |\[\^)[^\n]*$|<!--.*?-->|\]\([^)]*\)", "", prose(text), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\w+", text.lower())
+    return {tuple(found[start : start + _RUN]) for start in range(len(found) - _RUN + 1)}
+
+
+def test_no_two_pages_say_the_same_in_the_same_words() -> None:
+    """A thing is said once, and linked to. The start page of the site begins as the README does."""
+    seen: dict[tuple[str, ...], Path] = {}
+    for page in NAMING:
+        for run in runs_of_words(page) if page != ROOT / "docs" / "index.md" else ():
+            first = seen.setdefault(run, page)
+            assert first == page, f"{first.name} and {page.name}: {' '.join(run)}"
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [

@@ -18,7 +18,7 @@ def completion(
 ) -> None:
     """Print a script that makes the shell complete commands, options, topics and contexts.
 
-    bash: eval "$(topics completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, behind compinit; fish:
+    bash: eval "$(topics completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit; fish:
     topics completion fish > ~/.config/fish/completions/topics.fish. Exit status: 0 printed, 2 wrong options.
     """
     typer.echo(get_completion_script(prog_name="topics", complete_var=VARIABLE, shell=shell))

@@ -110,8 +110,8 @@ def lake(
 ) -> None:
     """Keep topics as Delta tables, for DuckDB, Polars, pandas and Spark, without a JVM.
 
-    Goes on until SIGTERM or Ctrl-C, which end it behind the present batch. Each record is a row once, wherever it was
-    stopped before. Needs `topics-server[lake]`. Exit status: 0 done or stopped on request, 1 not possible, 2 wrong
+    Runs until SIGTERM or Ctrl-C, which end it after the present batch. Each record becomes exactly one row, wherever a
+    run was stopped. Needs the extra `lake`. Exit status: 0 done or stopped on request, 1 not possible, 2 wrong
     options, 3 the service of --url did not answer.
     """
     if context.invoked_subcommand is not None:

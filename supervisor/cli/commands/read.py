@@ -18,16 +18,16 @@ MOST = 10_000
 LAST = 10
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)]
 FromOption = Annotated[
-    int | None, typer.Option("--from", metavar="SEQ", min=0, help="Begin behind this seq; 0 is the beginning.")
+    int | None, typer.Option("--from", metavar="SEQ", min=0, help="Start after this seq (0 = start).")
 ]
-CursorOption = Annotated[str | None, typer.Option(help="Begin behind this named cursor.", show_default=False)]
+CursorOption = Annotated[str | None, typer.Option(help="Start after this named cursor.", show_default=False)]
 TagOption = Annotated[str | None, typer.Option(help="Only records whose tag matches, such as 'customer:*'.")]
 GrepOption = Annotated[str | None, typer.Option(help="Only records whose data, as JSON, matches this expression.")]
 WhereOption = Annotated[
     list[str] | None,
     typer.Option(metavar="PATH=VALUE", help="Only records with this value in their data: customer.id=42."),
 ]
-NodeOption = Annotated[str | None, typer.Option(help="Leave out what this node wrote.", show_default=False)]
+NodeOption = Annotated[str | None, typer.Option(help="Leave out records of this node.", show_default=False)]
 DataOption = Annotated[bool, typer.Option("--data", help="Print the data alone, a JSON value a line.")]
 
 
@@ -37,7 +37,7 @@ async def read(
     topic: TopicArgument,
     from_seq: FromOption = None,
     cursor: CursorOption = None,
-    commit: Annotated[bool, typer.Option("--commit", help="Move the cursor on, behind what was printed.")] = False,
+    commit: Annotated[bool, typer.Option("--commit", help="Move the cursor after the last printed record.")] = False,
     most: Annotated[int | None, typer.Option("-n", "--most", min=1, help="Print no more records than this.")] = None,
     wait: Annotated[
         int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="At the end, wait so long for more.")
@@ -79,7 +79,7 @@ async def read(
 async def tail(
     on: Remote,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)],
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the topics until Ctrl-C.")] = False,
     last: Annotated[int, typer.Option("-n", "--last", min=0, help="Begin with about so many last records.")] = LAST,
     from_seq: FromOption = None,
     cursor: Annotated[
@@ -93,8 +93,8 @@ async def tail(
 ) -> None:
     """Print the last records of topics; with -f, also those to come.
 
-    A tail goes on by itself where it was when the service is away for a while. Exit status: 0 done, or ended by Ctrl-C,
-    1 refused, 2 wrong options, 3 the service is not reachable, 4 done without -f, but records were lost.
+    With -f, a tail resumes automatically after the service was away. Exit status: 0 done, or ended by Ctrl-C, 1
+    refused, 2 wrong options, 3 the service is not reachable, 4 done without -f, but records were lost.
     """
     if cursor is not None and not follow:
         fail("--cursor needs -f; `topics read` has --cursor, too", Status.USAGE)

@@ -66,7 +66,7 @@ async def add(
     dest: Annotated[str, typer.Argument(metavar="TO", help="A topic; made if there is none.", show_default=False)],
     tag: Annotated[str | None, typer.Option(help="Only records with this tag, or beginning so: 'a:*'.")] = None,
     once: Annotated[bool, typer.Option("--exactly-once", help="A crash repeats no copy.")] = False,
-    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if copies come back.")] = False,
+    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if copies return to their source.")] = False,
 ) -> None:
     """Copy what is appended to one topic from now on to another one."""
     config: dict[str, Any] = {"source": source, "dest": dest}

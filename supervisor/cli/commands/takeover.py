@@ -31,8 +31,8 @@ def takeover(
     """Have the standby that runs on this machine take over, whether or not the holder lives.
 
     With TOPICS_REPLICATION=sync, nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
-    nothing more. With `async`, what it had not shipped is lost, and so is what it acknowledges until it notices: stop
-    it first, if it still runs. Of machines that are told at once, one takes over, and the others say at once which.
+    nothing more. With `async`, changes that it had not shipped are lost, and so are those that it acknowledges until
+    it notices: stop it first, if it still runs. Of several machines at once, one takes over; the others say which.
     Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
     """
     try:

@@ -92,7 +92,8 @@ async def create(
         str | None, typer.Option(help="ephemeral, memory, disk or fsync.", show_default=False)
     ] = None,
     ttl: Annotated[
-        int | None, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Age at which records go; 0: never.")
+        int | None,
+        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Age at which records expire; 0: never."),
     ] = None,
     cap_records: Annotated[int | None, typer.Option(min=0, help="Largest number of records; 0: no limit.")] = None,
     cap_bytes: Annotated[

@@ -50,7 +50,7 @@ async def work(
         int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job; it is extended in time.")
     ] = 30,
     grace: Annotated[
-        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="How long commands may go on at the end.")
+        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Time that commands have at the end.")
     ] = 30,
     node: Annotated[str | None, typer.Option(help="Name of this worker.", show_default=False)] = None,
     record: Annotated[bool, typer.Option("--record", help="Standard input is the whole record.")] = False,
@@ -59,9 +59,9 @@ async def work(
     """Run a command for each job of a queue.
 
     The job's data is the command's standard input, as JSON; JOB_QUEUE, JOB_SEQ, JOB_TS, JOB_TAG and JOB_DELIVERIES are
-    in its environment, with \\u0000 for a NUL in a tag. If the command ends with 0 the job is done, otherwise the job
-    comes again, after a while that doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1
-    refused, 2 wrong options, 3 the service is not reachable.
+    in its environment, with \\u0000 for a NUL in a tag. Exit 0 completes the job; any other status returns it to
+    the queue, with a delay that doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1 refused, 2 wrong
+    options, 3 the service is not reachable.
     """
     config = (await on.client.state(queue, touch=False))["config"]  # tells at once what is wrong
     async with anyio.create_task_group() as beside:
