@@ -5,8 +5,8 @@
     python bench/claims.py --profile        what the shard does in a claim and an ack, 10 000 jobs waiting
 
 One shard without sockets, on a real disk: requests and answers pass by function call. A figure is the median time of
-the shard's work on one claim of 8 jobs, from the call until it is answered, in µs, and of the ack that follows it. The
-queue "empty but for these" has as many jobs as are left in the other, and never had more.
+the shard's work on one claim of 8 jobs, from the call until it is answered, in µs, and of the ack that follows it.
+Beside it are those of a queue that has as many jobs as are left in the first, and never had more.
 """
 
 from __future__ import annotations
@@ -53,8 +53,14 @@ class Queue:
         self.shard: Shard = opened_shard(RealDisk(), SystemClock(), self.path, Limits())
 
     def restart(self) -> None:
-        """Stop in order and start again, as a new process would."""
+        """Stop in order and start again, as a new process would: jobs that were given back are known."""
         self.shard.close()
+        self.open()
+
+    def crash(self) -> None:
+        """Start again without a stop. No lease of a queue without `leases_durable` is known: all jobs are fresh."""
+        self.shard.commits.sync_now()
+        self.shard.log.close()
         self.open()
 
     def ask(self, op: str, body: bytes) -> bytes:
@@ -81,13 +87,6 @@ class Queue:
         self.ask(op, msgspec.json.encode({"node": "w", "seqs": seqs}))
 
 
-def few(path: Path) -> Queue:
-    queue = Queue(path)
-    queue.ask("configure", b'{"type":"queue","lease_ms":86400000}')
-    queue.produce(LEFT)
-    return queue
-
-
 def worn(path: Path, jobs: int, rng: random.Random) -> Queue:
     """A queue of so many jobs, all but `LEFT` of which were acknowledged in random order; those were given back."""
     queue = Queue(path)
@@ -108,12 +107,12 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measured(queue: Queue) -> tuple[float, float]:
-    """Medians of claims and acks, half of what is left."""
+    """Medians of claims and acks of a quarter of the jobs that are left."""
     claims, acks = [], []
-    for _ in range(LEFT // BATCH // 2):
-        took, seqs = timed(lambda: queue.ask("claim", b'{"node":"w","max":%d}' % BATCH))
+    for _ in range(LEFT // BATCH // 4):
+        took, told = timed(lambda: queue.ask("claim", b'{"node":"w","max":%d}' % BATCH))
         claims.append(took)
-        seqs = [job["$seq"] for job in msgspec.json.decode(seqs)["claimed"]]
+        seqs = [job["$seq"] for job in msgspec.json.decode(told)["claimed"]]
         assert len(seqs) == BATCH
         acks.append(timed(lambda seqs=seqs: queue.end("ack", seqs))[0])
     return median(claims), median(acks)
@@ -121,37 +120,28 @@ def measured(queue: Queue) -> tuple[float, float]:
 
 def table(base: Path, jobs: int, seed: int) -> Table:
     rng = random.Random(seed)
-    found = Table("queue", "claim", "×", "ack", "×", title=f"a claim of {BATCH} jobs and its ack, µs (seed {seed})")
-    reference: list[tuple[float, float]] = []
+    found = Table(
+        "", "claim", "of a few", "×", "ack", "of a few", "×", title=f"a claim of {BATCH} jobs, µs (seed {seed})"
+    )
+    found.caption = f"{jobs - LEFT:,} of {jobs:,} jobs acknowledged, beside a queue that had {LEFT:,} only"
+    many, few = worn(base / "many" / "shard-00", jobs, rng), worn(base / "few" / "shard-00", LEFT, rng)
 
-    def row(what: str, queue: Queue, against: int | None = None) -> None:
-        figures = measured(queue)
-        reference.append(figures)
-        cells = [f"{value:.0f}" for value in figures]
-        ratios = [
-            "" if against is None else f"{a / b:.2f}" for a, b in zip(figures, reference[against or 0], strict=True)
-        ]
-        found.add_row(what, cells[0], ratios[0], cells[1], ratios[1])
+    def row(what: str) -> None:
+        pairs = zip(measured(many), measured(few), strict=True)
+        found.add_row(what, *(cell for a, b in pairs for cell in (f"{a:.0f}", f"{b:.0f}", f"{a / b:.2f}")))
 
-    small = few(base / "few" / "shard-00")
-    row("empty but for these", small)
-    small = few(base / "again" / "shard-00")
-    small.end("nack", [seq for _ in range(LEFT // AT_ONCE) for seq in small.claim(AT_ONCE)])
-    row("the same, jobs given back", small)
-    small = few(base / "restarted" / "shard-00")
-    small.restart()
-    row("the same, restarted", small)
-    large = worn(base / "worn" / "shard-00", jobs, rng)
-    row(f"{jobs - LEFT:,} of {jobs:,} acknowledged, the others given back", large, 1)
-    large = worn(base / "worn-again" / "shard-00", jobs, rng)
-    large.restart()
-    row("the same, restarted", large, 2)
-    large.shard.close()
+    row("jobs that were given back")
+    for queue in (many, few):
+        queue.restart()
+    row("after a stop and a start")
+    for queue in (many, few):
+        queue.crash()
+    row("after a crash")
     return found
 
 
 def profile(base: Path, waiting: int) -> None:
-    queue = few(base / "profile" / "shard-00")
+    queue = worn(base / "profile" / "shard-00", LEFT, random.Random(1))
     queue.produce(waiting)
     seqs = queue.claim(BATCH)
     profiler = cProfile.Profile()

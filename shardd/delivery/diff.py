@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
 from operator import add, and_
-from re import finditer
 from typing import Any, TypeVar
 
 import msgspec
@@ -125,8 +124,10 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
     """The records of a slice whose node is not in `nodes`; `make` builds each from seq, ts, node, tag, data, meta."""
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
+    if piece.places is not None:
+        return _rows_at(piece, piece.places, tags, meta, make)
     if piece.mask is not None and not nodes and piece.mask.count(1) * SPARSE < count:
-        return _rows_at(piece, [start + found.start() for found in finditer(b"\1", piece.mask)], tags, meta, make)
+        return _rows_at(piece, _places(piece.mask, start), tags, meta, make)
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
@@ -144,7 +145,17 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
     return starmap(make, cells if keep is None else compress(cells, keep))
 
 
-def _rows_at(piece: Slice, places: list[int], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
+def _places(mask: bytes, start: int) -> list[int]:
+    """The positions of the ones in a mask that begins at `start`. They are few: the zeros are passed over by C code."""
+    places = []
+    at = mask.find(1)
+    while at >= 0:
+        places.append(start + at)
+        at = mask.find(1, at + 1)
+    return places
+
+
+def _rows_at(piece: Slice, places: Sequence[int], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
     """The records at these places of a slice's batch. Those between them cost nothing."""
     columns, count = piece.columns, len(places)
     cells = zip(

@@ -187,6 +187,13 @@ class Batch:
             mask, taken, start, piece = mask + part, taken + there, start + len(part), 2 * piece
         return mask, taken
 
+    def live_at(self, positions: Sequence[int]) -> list[int]:
+        """Those of these positions whose records are live."""
+        flags, start = self.flags, self.start
+        if flags is None:
+            return [position for position in positions if position >= start]
+        return [position for position in positions if flags[position] != DELETED and position >= start]
+
     def delete_flags(self) -> bytes:
         """One byte per record, in the form of the file. Records before `start` are not flagged: they are below the
         topic's floor."""
@@ -221,7 +228,7 @@ class Batch:
                 self.live_size -= columns.size(first, stop) + RECORD_OVERHEAD * count
                 flags[first:stop] = _GONE * count
                 return
-        gone = [position for position in positions if flags[position] != DELETED and position >= self.start]
+        gone = self.live_at(positions)
         self.live -= len(gone)
         self.live_size -= columns.size_at(gone) + RECORD_OVERHEAD * len(gone)
         for position in positions:

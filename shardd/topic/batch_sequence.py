@@ -19,16 +19,26 @@ MERGE_FAN = 32
 
 
 class Slice:
-    """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are."""
+    """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are. With
+    `places`, it is the records at these positions, which are live, and there is no mask."""
 
-    __slots__ = ("columns", "first_seq", "mask", "start", "stop")
+    __slots__ = ("columns", "first_seq", "mask", "places", "start", "stop")
 
-    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int, mask: bytes | None) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        first_seq: int,
+        start: int,
+        stop: int,
+        mask: bytes | None,
+        places: Sequence[int] | None = None,
+    ) -> None:
         self.columns = columns
         self.first_seq = first_seq
         self.start = start
         self.stop = stop
         self.mask = mask
+        self.places = places
 
 
 class BatchSequence:
@@ -173,9 +183,8 @@ class BatchSequence:
                 at += 1
                 continue
             end = bisect_right(seqs, batch.last_seq, at)
-            start, stop = max(seqs[at] - batch.first_seq, batch.start), seqs[end - 1] - batch.first_seq + 1
-            if start < stop and (mask := _marked(batch, seqs[at:end], start, stop)).count(1):
-                slices.append(Slice(batch.columns(), batch.first_seq, start, stop, mask))
+            if places := batch.live_at([seq - batch.first_seq for seq in seqs[at:end]]):
+                slices.append(Slice(batch.columns(), batch.first_seq, places[0], places[-1] + 1, None, places))
             at = end
         return slices
 
@@ -201,15 +210,3 @@ class BatchSequence:
             if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
                 return found, batch.first_seq + stop - 1
         return found, upto
-
-
-def _marked(batch: Batch, seqs: Sequence[int], start: int, stop: int) -> bytes:
-    """The mask of positions `start` to before `stop`, with a 1 for each live record that has one of these seqs."""
-    marks = bytearray(stop - start)
-    for seq in seqs:
-        if seq - batch.first_seq >= start:
-            marks[seq - batch.first_seq - start] = 1
-    if batch.flags is None:
-        return bytes(marks)
-    both = int.from_bytes(marks, "little") & int.from_bytes(batch.mask(start, stop), "little")
-    return both.to_bytes(stop - start, "little")

@@ -65,7 +65,7 @@ CALLS: list[tuple[int, str, str, Any]] = [
     (200, "POST", "/v0/topics/jobs/ack", {"node": "w", "seqs": [1, 9], "later": 1}),
     (200, "POST", "/v0/topics/jobs/nack", {"node": "w", "seqs": [2], "reason": "why", "later": 1}),
     (200, "POST", "/v0/topics/jobs/peek", {"first_seq": 2}),
-    (200, "POST", "/v0/topics/jobs/claim", {"node": "w", "ack": {"seqs": [1]}, "nack": {"seqs": [2], "later": 1}}),
+    (200, "POST", "/v0/topics/jobs/claim", {"node": "w", "ack": {"seqs": [1]}, "nack": {"seqs": [2]}, "later": 1}),
     (200, "POST", "/v0/topics/dead/redrive", {"queue": "jobs", "later": 1}),
     (200, "POST", "/v0/watch", {"topics": {"log": {"tail": True}}, "later": 1}),
     (200, "POST", "/v0/tickets", {"path": "/v0/ws", "later": 1}),
@@ -199,7 +199,7 @@ def test_every_answer_is_as_documented(service: Service, document: Document) -> 
             _check_examples(service, document, operation)
     _jobs_in_other_states(service, document)
     asked = {operation.request.__name__ for operation in OPERATIONS if operation.request is not None}
-    asked |= {"ConfigPatch", "NewRecord", "WatchStart", "Error", "ErrorAnswer"}
+    asked |= {"ConfigPatch", "NewRecord", "WatchStart", "ClaimAck", "ClaimNack", "Error", "ErrorAnswer"}
     documented = {(name, key) for name, schema in document.schemas.items() for key in schema.get("properties", {})}
     missing = {(name, key) for name, key in documented if name not in asked} - document.seen
     assert missing == NOT_MADE_HERE
