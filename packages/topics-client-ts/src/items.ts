@@ -42,7 +42,7 @@ export interface Gap {
   earliestSeq: number;
 }
 
-/** The topic was deleted; a tail goes on with its other topics. */
+/** The topic was deleted; a tail continues with its other topics. */
 export interface TopicDeleted {
   kind: "deleted";
   topic: string;
