@@ -29,7 +29,7 @@ export interface TopicRecord<T = unknown> {
 }
 
 /**
- * Records `firstSeq` to `lastSeq`, both included, are lost. `seq` is the position behind the gap. If the topic was deleted
+ * Records `firstSeq` to `lastSeq`, both included, are lost. `seq` is the position after the gap. If the topic was deleted
  * and made again (reason `recreated`), its seqs begin again.
  */
 export interface Gap {

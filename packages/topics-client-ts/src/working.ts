@@ -189,7 +189,7 @@ export class Worker<T = unknown> {
     return { node: this.node, seqs: jobs.map((job) => job.seq), lease_ids: jobs.map((job) => job.leaseId) };
   }
 
-  /** Extend the leases of the jobs that run. It goes on while handlers finish. */
+  /** Extend the leases of the jobs that run. It continues while handlers finish. */
   async #beat(): Promise<void> {
     const lease_ms = this.options.leaseMs ?? 30_000;
     const { signal } = this.#beats;
