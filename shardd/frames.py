@@ -1,7 +1,7 @@
 """Frames of the log that have a map: the fields of each kind, and what it does when the log is read back.
 
 A kind has one Struct, or one for each of its forms (`FORMS`). The Struct writes the frame (`MapBody.encode`), and its
-`apply` replays it. Frames may come again after a catalog that covers them: applying one twice changes nothing. The
+`apply` replays it. Frames may follow a catalog that covers them already: applying one twice changes nothing. The
 fields are described in `docs/format.md`.
 
 A BATCH is no map: `shardd.recovery.replay` applies it. RESCUED says nothing of topics: `shardd.storage.wal` owns it.

@@ -13,7 +13,7 @@ as in the request log; null if none was found. No line has a key, a query, a hea
 A stranger can cause refusals, so a window has at most `MOST` lines of them, and the next line of any kind, or `flush`,
 says how many more there were. The supervisor opens the file, and opens it again when it was renamed; each line is one
 `write` at its end, so a program may truncate it meanwhile. A line that cannot be written is lost and told to the log:
-requests go on.
+requests continue.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class Sessions:
         # Read before the shard is asked:
         # 1. Without progress now, the shard knows every position.
         # 2. With progress, the progress is newer than the shard's reply.
-        # 3. If the shard is told meanwhile, the progress is forgotten, but this reference stays valid.
+        # 3. If the shard gets it meanwhile, the progress is forgotten, but this reference stays valid.
         progress = self._progress.get(wid)
         opened = await self.look(wid, key)
         if progress is not None:

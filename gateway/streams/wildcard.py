@@ -2,7 +2,7 @@
 
 watched, or deleted with this epoch      nothing
 not watched, and there is room           watched from the first record
-not watched, and there is no room        left out: the client is told, and it is taken in when there is room
+not watched, and there is no room        left out: the client gets an error, and it is taken in when there is room
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Wildcard:
         self._untold |= new
 
     def _tidy(self, feed: PrefixFeed) -> None:
-        """Forget the deleted topics that the list no longer has and whose clients were told."""
+        """Forget the deleted topics that the list no longer has and whose clients know it."""
         for name, known in tuple(self._stream.subscriptions.items()):
             if known.state is State.OVER and known.handed.epoch == TOLD and feed.epoch(name) is None:
                 self._stream.forget(name)

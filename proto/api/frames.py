@@ -59,7 +59,7 @@ class CaughtUpFrame(Struct):
 
 
 class TopicDeletedFrame(Struct):
-    """The topic was deleted. The stream goes on with its other topics."""
+    """The topic was deleted. The stream continues with its other topics."""
 
     topic: _Topic
     head_seq: _Head
@@ -67,7 +67,7 @@ class TopicDeletedFrame(Struct):
 
 
 class ErrorFrame(Struct):
-    """Trouble. With the code 429 it is advice, and the stream goes on. With any other one the stream ends, unless the
+    """An error. With code 429 it is advice, and the stream continues. With any other code the stream ends, unless the
     frame names topics: then these end. 410 means that the watch session is gone."""
 
     code: Annotated[int, about("as an HTTP status", examples=[429])]
@@ -205,4 +205,4 @@ class CaughtUpMessage(CaughtUpFrame, tag_field="op", tag="caught_up"):
 
 
 class TopicDeletedMessage(TopicDeletedFrame, tag_field="op", tag="topic_deleted"):
-    """The topic was deleted. The socket goes on with its other topics."""
+    """The topic was deleted. The socket continues with its other topics."""

@@ -7,7 +7,7 @@ Batch b of the query is version `base + 1 + b` of the lake. The tables decide:
 
     the tables' version               the query
     one that this query planned last  continues: Spark repeats the batch, and the tables skip the rows that they have
-    the one before, same positions    goes on
+    the one before, same positions    continues
     any other, or other positions     is left, as another writer continued the lake. A new one begins at their version
 
 So a checkpoint may be lost or removed at any time. `topics lake` has none.

@@ -1,4 +1,4 @@
-"""Work in slices: generators that give way, so that the shard serves requests between two slices."""
+"""Work in slices: generators that pause, so that the shard serves requests between two slices."""
 
 from __future__ import annotations
 

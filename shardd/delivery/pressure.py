@@ -2,7 +2,7 @@
 
     above 0.2   a delivery waits up to 20 ms, so that it carries more records
     above 0.4   the group-commit window widens, up to 10 ms, so that one sync serves more writes
-    above 0.8   routers and topics of negative priority wait until the level is below 0.6; streams are told so
+    above 0.8   routers and topics of negative priority wait until the level is below 0.6; streams report it
     1.0         the queue of writes is full: writes without `disable_backpressure` are refused with `429 throttled`
 
 All of this costs latency, never data. The functions here decide. `shardd.delivery.scheduler`,

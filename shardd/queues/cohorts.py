@@ -60,7 +60,7 @@ class Claimer:
 
 class Cohort:
     """The claimers that wait for one queue. `due` is when its window closes, None while none is open. `told` has the
-    `due` and the queue's `next_wake` that the loop was last told of."""
+    `due` and the queue's `next_wake` that the loop heard of last."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic

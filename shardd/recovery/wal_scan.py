@@ -172,7 +172,7 @@ def _files(disk: Disk, directory: Path) -> tuple[list[_Name], list[_Name]]:
 
 
 def precedes(disk: Disk, path: Path, after: Path, seed: int | None) -> bool:
-    """False if the log file `path`, which was passed over, is surely not the one before the file `after`. Blocks.
+    """False if the log file `path`, which was passed over, is certainly not the one before the file `after`. Blocks.
     Raises OSError."""
     first_no, end = first_no_of(path.name), first_no_of(after.name)
     assert first_no is not None

@@ -261,7 +261,7 @@ def _short(error: Exception) -> str:
 
 
 def settle(store: Store, name: str, data: Buffer) -> Buffer:
-    """Create an object. Returns what the name holds from now on: `data`, or what was there. Raises `StoreError`; an
+    """Create an object. Returns what the name holds from now on: `data`, or the earlier object. Raises `StoreError`; an
     `UnknownOutcome` if the store refused the name and nothing is there, so try again."""
     try:
         store.create(name, data)

@@ -20,7 +20,7 @@ or the session is unknown and the client makes a new one.
 
 A position is [epoch, seq, born]:
 
-    epoch    the instance of the topic; -1: it was gone already; -2: it was gone, and the client was told so
+    epoch    the instance of the topic; -1: it was gone already; -2: it was gone, and the client knows it
     seq      the last seq sent to the client
     born     the session's generation when it began to read that instance
 

@@ -2,7 +2,7 @@
 
 Unavailable, throttled, not ready     status 3: the service did not answer within --patience
 any other error of the service        status 1, with its code and what to do
-Ctrl-C                                status 1, "interrupted"; commands that go on until then end with 0
+Ctrl-C                                status 1, "interrupted"; commands that run until then end with 0
 the reader of a pipe went away        status 1, nothing is printed
 """
 

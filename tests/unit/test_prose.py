@@ -39,7 +39,8 @@ TERMS = {
     "is there": re.compile(r"\b(?:what|all|everything) (?:that )?(?:is|was|there is) there\b"),  # existing
     "by who": re.compile(r"\b(?:[Ww]ho|those who) (?:asks?|comes?|connects?|reads?|writes?)\b"),  # a client that
 }
-"""Habits of pages: inversions, riddles and this project's own words. A comment has the better ones."""
+"""Habits of pages, and of docstrings and comments of the product: inversions, riddles and this project's own words. A
+comment has the better ones."""
 NOT_IN_TERMS = {"CHANGELOG.md", "docs/format.md"}
 """A changelog tells of sentences that were; the page of the bytes is a specification."""
 IN_TERMS = [
@@ -86,13 +87,13 @@ def prose_of(source: str) -> Iterator[str]:
             yield token.string
 
 
-def in_package(package: str) -> list[str]:
+def in_package(package: str, kinds: Mapping[str, re.Pattern[str]]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}: {habit}"
         for path in sorted((ROOT / package).rglob("*.py"))
         if path != Path(__file__)  # it names them
         for text in prose_of(path.read_text())
-        for habit in habits(text, OPENING | HABITS)
+        for habit in habits(text, kinds)
     ]
 
 
@@ -156,7 +157,13 @@ def test_a_habit_of_a_page_is_found_and_the_words_that_replace_it_are_not() -> N
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_comments_have_none_of_them(package: str) -> None:
-    assert in_package(package) == []
+    assert in_package(package, OPENING | HABITS) == []
+
+
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package not in ("tests", "bench", "examples")])
+def test_docstrings_and_comments_of_the_product_use_the_terms_of_the_field(package: str) -> None:
+    """They may begin with What, as the question that a table answers."""
+    assert in_package(package, {name: habit for name, habit in TERMS.items() if name != "begins with What"}) == []
 
 
 def test_a_habit_is_found_where_it_is_and_not_where_it_is_not() -> None:

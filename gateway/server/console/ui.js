@@ -105,7 +105,7 @@ export const fact = (label, value, note = nothing) =>
     note === nothing ? nothing : html`<span class="note">${note}</span>`
   }</div>`;
 
-// A name may be broken behind what separates its parts, and nowhere else.
+// A name may be broken after a separator of its parts, and nowhere else.
 export const named = name => name.split(/(?<=[:._-])/).map(part => html`${part}<wbr>`);
 
 export const link = (topic, tab = "") => `#/topics/${encodeURIComponent(topic)}${tab ? "/" + tab : ""}`;

@@ -77,7 +77,7 @@ export class Topics {
     return new Publisher(this.connection, topic, options);
   }
 
-  /** The records behind `fromSeq`, or behind a named cursor, up to the head. */
+  /** The records after `fromSeq`, or after a named cursor, up to the head. */
   read<T = unknown>(topic: string, options: ReadOptions<T> = {}): Reading<T> {
     return new Reading<T>(this.connection, topic, options);
   }

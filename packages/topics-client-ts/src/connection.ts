@@ -68,7 +68,7 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** The pauses between the attempts of one request. Without `patienceMs` they go on for ever. */
+/** The pauses between the attempts of one request. Without `patienceMs` they continue for ever. */
 export class Pauses {
   #deadline: number | undefined;
   #next = SHORTEST_PAUSE_MS;

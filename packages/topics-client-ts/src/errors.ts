@@ -52,7 +52,7 @@ class TransientError extends TopicsError {
 /** No connection, or no whole answer; also the answer of a proxy that has no connection. */
 export class Unavailable extends TransientError {}
 
-/** Records are lost; `gap` says which. The iterator is behind the gap and can be read on. */
+/** Records are lost; `gap` says which. The iterator is after the gap and can be read further. */
 export class GapError extends Error {
   override readonly name = "GapError";
 

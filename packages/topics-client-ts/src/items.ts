@@ -29,7 +29,7 @@ export interface TopicRecord<T = unknown> {
 }
 
 /**
- * Records `firstSeq` to `lastSeq`, both included, are lost. `seq` is the position behind the gap. If the topic was deleted
+ * Records `firstSeq` to `lastSeq`, both included, are lost. `seq` is the position after the gap. If the topic was deleted
  * and made again (reason `recreated`), its seqs begin again.
  */
 export interface Gap {
@@ -42,7 +42,7 @@ export interface Gap {
   earliestSeq: number;
 }
 
-/** The topic was deleted; a tail goes on with its other topics. */
+/** The topic was deleted; a tail continues with its other topics. */
 export interface TopicDeleted {
   kind: "deleted";
   topic: string;

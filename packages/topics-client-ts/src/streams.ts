@@ -143,7 +143,7 @@ export class SocketFrames implements Frames {
     const told = this.parse(text) as { op: string; request_id?: string; code?: string; message?: string };
     if (told.op === "pong") return;
     if (told.op === "error") {
-      // Not an answer to the subscribe, it is advice: the service is slow and goes on by itself.
+      // Not an answer to the subscribe, it is advice: the service is slow and continues by itself.
       if (told.code === "throttled" && told.request_id === undefined) return;
       return this.#fail(errorOfCode(told.code ?? "", told.message ?? "", {}));
     }

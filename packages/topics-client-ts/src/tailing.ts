@@ -1,5 +1,5 @@
 /**
- * Tailing topics: a stream that goes on by itself after every loss of its connection or session.
+ * Tailing topics: a stream that resumes automatically after every loss of its connection or session.
  *
  *     the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
  *     the session is gone (404, or an error frame 410)      a new session from the positions
@@ -54,11 +54,11 @@ export interface TailOptions<T = unknown> {
 export type Topics = string | string[] | Record<string, number | "now">;
 
 /**
- * An iterator of records as they are written. It begins behind the named cursor; without one, or before its first commit,
- * behind `fromSeq`. Breaking out of a loop closes the stream; iterating again goes on behind the last item.
+ * An iterator of records as they are written. It begins after the named cursor; without one, or before its first commit,
+ * after `fromSeq`. Breaking out of a loop closes the stream; iterating again continues after the last item.
  *
  * An item is done when the next one is asked for. So the item in hand when a loop ends, by `break` or by an error, is not
- * done: the cursor is stored before it, and it comes again, unless `commit()` was called.
+ * done: the cursor is stored before it, and it is delivered again, unless `commit()` was called.
  */
 export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   /** For each topic, the item that the iterator gave last. */

@@ -227,7 +227,7 @@ export class Worker<T = unknown> {
     }
   }
 
-  /** Extend the leases of the jobs that run. It goes on while handlers finish. */
+  /** Extend the leases of the jobs that run. It continues while handlers finish. */
   async #beat(): Promise<void> {
     const lease_ms = this.options.leaseMs ?? 30_000;
     const { signal } = this.#beats;

@@ -53,7 +53,7 @@ class TopicsError(Exception):
 
     @property
     def outcome(self) -> str:
-        """`not_done` if the request was surely not carried out, else `unknown`."""
+        """`not_done` if the request was certainly not carried out, else `unknown`."""
         return str(self.detail.get("outcome", "not_done" if 400 <= self.status < 500 else "unknown"))
 
 

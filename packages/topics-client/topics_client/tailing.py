@@ -78,7 +78,7 @@ class Tail(Generic[I_co]):
     `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions:
     all items that were given are done. By itself, with `commit="auto"`, it stores after each batch and at the end of
     the context which items are done. An item is done when the next one is asked for. So the item in hand when a loop
-    ends, by `break` or by an error, is not done: it comes again, unless `commit` was called.
+    ends, by `break` or by an error, is not done: it is delivered again, unless `commit` was called.
     """
 
     def __init__(

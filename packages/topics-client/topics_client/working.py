@@ -169,7 +169,7 @@ class Worker:
     done: int = 0
     failed: int = 0
     _held: dict[str, _Held] = field(default_factory=dict)
-    """By lease: after a crash of the service, a job may come again while its handler runs."""
+    """By lease: after a crash of the service, a job may be delivered again while its handler runs."""
 
     def __post_init__(self) -> None:
         self._decode = decoder(self.client.connection.decode, self.work.type)

@@ -39,7 +39,7 @@ def salvage(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep the intact records of a damaged topic of a stopped service; readers are told of the rest as a gap.
+    """Keep the intact records of a damaged topic of a stopped service; the rest becomes a gap.
 
     Needs as much free space as the topic has records. May be interrupted at any time, and repeated.
 

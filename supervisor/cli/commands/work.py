@@ -152,7 +152,7 @@ class Errors:
         return lines[-1].strip() if lines else ""
 
     async def _pass_on(self) -> bool:
-        """Pass on what is there, up to what a pipe holds. False at the end."""
+        """Pass on the bytes in the pipe, up to its size. False at the end."""
         for _ in range(READS):
             if self._read < 0:
                 break

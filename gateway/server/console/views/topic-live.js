@@ -24,7 +24,7 @@ class TopicLive extends View {
   #last = null; // the last seq that came
   #state = "connecting";
   #soon = null;
-  #run = 0; // of #open: only the latest goes on
+  #run = 0; // of #open: only the latest continues
   #next = null; // its timer
   topic = "";
 
@@ -87,7 +87,7 @@ class TopicLive extends View {
 
   #again(status = 0) {
     if (this.left || this.#state === "deleted") return;
-    if (status === 404 || status === 400) this.#wid = null; // the session is gone: another one goes on behind the last seq
+    if (status === 404 || status === 400) this.#wid = null; // the session is gone: another one continues after the last seq
     this.#tries += 1;
     if (this.#tries > 2) this.#wid = null;
     this.#say("reconnecting");

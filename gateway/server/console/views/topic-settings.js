@@ -82,7 +82,7 @@ class TopicSettings extends View {
         <div class="settings">${this.#fields.map(([name, value]) => this.#field(name, value))}</div>
         <div class="actions"><button class="primary" id="save">Save</button></div></form>
       <section class="card"><h2>Delete</h2>
-        <p class="soft">For good. Readers of deleted records are told nothing; readers of a deleted topic are.</p>
+        <p class="soft">Permanently. Readers are notified of a deleted topic, not of deleted records.</p>
         <button class="danger" @click=${() => this.querySelector("#delete-records").showModal()}>Delete records…</button>
         <button class="danger" @click=${() => this.querySelector("#delete-topic").showModal()}>Delete the topic…</button></section>
       <dialog id="delete-records" aria-labelledby="dr-title"><form @submit=${event => this.#deleteRecords(event)}>
