@@ -53,7 +53,7 @@ def open_shard(
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
     Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Loader.load`. With `restarted`
-    False, another machine goes on with the shard: the caller only makes a checkpoint.
+    False, another machine continues the shard: the caller only makes a checkpoint.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)

@@ -21,7 +21,7 @@ class Handover(Protocol):
         """Whether this server serves requests for `path`."""
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
-        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` is told of
+        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` hears of
         the streams of an HTTP/2 connection. Without `carried`, the connection has one HTTP/1.1 request."""
 
 

@@ -32,7 +32,7 @@ class Planner:
     def planning(
         self, synced: Callable[[], int], last: bool = False, checksum_of: Callable[[int], int | None] = _unknown
     ) -> Generator[None, None, Plan]:
-        """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
+        """Step 1 in slices, between which the shard may serve. `synced` returns the number of the last synced frame.
 
         `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log. `checksum_of`
         returns the checksum of a frame, by its number: the catalog says which one it was made at."""

@@ -249,7 +249,7 @@ class Role:
         self.claimed.set()
 
     async def _open_local(self) -> None:
-        """Look at the files. Those of a machine that may go on alone are looked at without the bucket."""
+        """Look at the files. Those of a machine that may continue alone are read without the bucket."""
         self._held_last = not self.waits and await in_thread(lambda: self.local.held)
         if not self._held_last:
             await self._patiently(self._check)

@@ -7,7 +7,7 @@ the sink of a bucket, keeps account (`progress`), and copies checkpoints (`check
 the next start finds if the process dies after each:
 
 1  read     synced frames that follow the last part          the same frames, read again
-2  create   the part                                         the part is in the bucket: go on behind it. Or it is not:
+2  create   the part                                         the part is in the bucket: continue after it. Or not:
                                                              the frames are read again, and shipped in the new term
 3  note     the position, which lets the log be trimmed      as after step 2
 
@@ -74,7 +74,7 @@ class Sink(Protocol):
         """The last part that is there, and its last frame."""
 
     def begin(self, upto_no: int, ship: Callable[[], Awaitable[None]]) -> None:
-        """The next part begins behind frame `upto_no`. Runs `ship` until the sink is over."""
+        """The next part begins after frame `upto_no`. Runs `ship` until the sink is over."""
 
     async def put(self, frames: Frames) -> None:
         """Make a part of the frames. Returns when it is there, or the sink is over."""
@@ -139,7 +139,7 @@ class Shipper:
         sink.taken = self._taken
 
     def attach(self) -> bool:
-        """Find where shipping goes on. Returns True if frames before that are gone. Blocks. Raises OSError."""
+        """Find where shipping continues. Returns True if frames before that are gone. Blocks. Raises OSError."""
         position, hole = self._sink.position, False
         try:
             self.reader.seek(position.frame_no + 1, self._log.synced_no)
@@ -288,7 +288,7 @@ class Holder:
             await self._copy_checkpoint()
 
     def attach(self) -> None:
-        """Find where shipping goes on. Blocks, also while the bucket is away. Raises `ManifestError`, `StoreError`,
+        """Find where shipping continues. Blocks, also while the bucket is away. Raises `ManifestError`, `StoreError`,
         OSError."""
         role, local = self._role, self._role.local
         assert role.replica is not None

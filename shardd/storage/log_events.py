@@ -23,7 +23,7 @@ class LogEvents(Protocol):
         """A sync begins, or one of several until the bucket has what they cover."""
 
     def sync_ended(self, good: bool) -> None:
-        """What `sync_begins` told of is over. If it is good, everything that was visible when it began is safe."""
+        """The sync that `sync_begins` announced is over. If it is good, all that was visible then is safe."""
 
     def synced(self) -> None:
         """A sync is over, or the bucket has more of the log. The changes that waited are committed or undone."""
