@@ -330,21 +330,30 @@ class Claims:
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
-        found, transfers, budget = self._reclaimed(topic, queue, count)
+        taken: list[int] = []
+        try:
+            found, transfers, budget = self._reclaimed(topic, queue, count, taken)
+            new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
+        except SegmentError:
+            queue.offer(taken)
+            raise
         before.update((each[0], queue.jobs[each[0]].saved()) for each in found)
-        new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
         return found + new, transfers
 
     @staticmethod
-    def _reclaimed(topic: Topic, queue: Queue, count: int) -> tuple[list[Found], dict[int, Transfer], int]:
-        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left."""
+    def _reclaimed(
+        topic: Topic, queue: Queue, count: int, taken: list[int]
+    ) -> tuple[list[Found], dict[int, Transfer], int]:
+        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left.
+        `taken` gets what it takes out of the queue."""
         found: list[Found] = []
         transfers: dict[int, Transfer] = {}
         budget, last = MAX_BATCH_BYTES, 0
         target = topic.config.dead_letter
         most = topic.config.max_deliveries if target is not None else 0
         while len(found) < count and budget > 0 and (seqs := queue.pop_ready(count - len(found))):
+            taken += seqs
             seqs, last = seqs[seqs[0] == last :], seqs[-1]
             if most > 0 and target is not None:
                 over = [seq for seq in seqs if queue.jobs[seq].deliveries >= most]
