@@ -91,16 +91,16 @@ class Claims:
 
     def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
         asked, finishes = parse_claim(request, self._staging.limits)
-        topic = self._leases.topic(request)
+        topic, queue = self._leases.look(request)
         claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
         if finishes is None:
-            self._take(topic, claimer)
+            self._take(topic, queue, claimer)
             return
         mark = self._staging.commits.staged_total
         claimer.finished = Finished(partial(self._undone, claimer))
-        finish(self._leases, topic, finishes, claimer.finished)
+        finish(self._staging, topic, queue, finishes, claimer.finished)
         try:
-            self._take(topic, claimer)
+            self._take(topic, queue, claimer)
         except (TopicsError, SegmentError) as error:
             told = damaged(error) if isinstance(error, SegmentError) else error
             with indivisible:
@@ -134,12 +134,11 @@ class Claims:
     def work_take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
         """Claims jobs for the stream in option `stream`. Waits until there are some and it may hold more, at most
         `cohorts.STREAM_WAIT_S`."""
-        topic = self._leases.topic(request)
-        queue = self._leases.current(topic)
+        topic, queue = self._leases.look(request)
         stream = request.options.stream
         claimer = Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond)
         queue.streams.setdefault(stream, 0)
-        self._take(topic, claimer)
+        self._take(topic, queue, claimer)
 
     def _stream_claim(self, request: Request[Worker[Any]]) -> ClaimRequest:
         options = request.options
@@ -147,8 +146,7 @@ class Claims:
         check_claim(asked, self._staging.limits)
         return asked
 
-    def _take(self, topic: Topic, claimer: Claimer) -> None:
-        queue = self._leases.current(topic)
+    def _take(self, topic: Topic, queue: Queue, claimer: Claimer) -> None:
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
@@ -332,21 +330,30 @@ class Claims:
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
-        found, transfers, budget = self._reclaimed(topic, queue, count)
+        taken: list[int] = []
+        try:
+            found, transfers, budget = self._reclaimed(topic, queue, count, taken)
+            new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
+        except SegmentError:
+            queue.offer(taken)
+            raise
         before.update((each[0], queue.jobs[each[0]].saved()) for each in found)
-        new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
         return found + new, transfers
 
     @staticmethod
-    def _reclaimed(topic: Topic, queue: Queue, count: int) -> tuple[list[Found], dict[int, Transfer], int]:
-        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left."""
+    def _reclaimed(
+        topic: Topic, queue: Queue, count: int, taken: list[int]
+    ) -> tuple[list[Found], dict[int, Transfer], int]:
+        """Up to `count` jobs that were delivered before, the dead letters among them, and the bytes that are left.
+        `taken` gets what it takes out of the queue."""
         found: list[Found] = []
         transfers: dict[int, Transfer] = {}
         budget, last = MAX_BATCH_BYTES, 0
         target = topic.config.dead_letter
         most = topic.config.max_deliveries if target is not None else 0
         while len(found) < count and budget > 0 and (seqs := queue.pop_ready(count - len(found))):
+            taken += seqs
             seqs, last = seqs[seqs[0] == last :], seqs[-1]
             if most > 0 and target is not None:
                 over = [seq for seq in seqs if queue.jobs[seq].deliveries >= most]

@@ -15,11 +15,13 @@ from msgspec import UNSET, UnsetType
 
 from proto.api.answers import ClaimAcked, ClaimNacked
 from proto.model.errors import TopicsError
+from shardd.changes.transactions import Staging
 from shardd.queues.job_deletion import JobsDeleted, remove
 from shardd.queues.job_requests import Finish
-from shardd.queues.leases import Leases, Released, acked, change_leases, forgets, released
+from shardd.queues.leases import Released, acked, change_leases, forgets, released
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
+from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 
@@ -61,9 +63,8 @@ class Finished:
             self._then = then
 
 
-def finish(leases: Leases, topic: Topic, asked: Finish, finished: Finished) -> None:
+def finish(staging: Staging, topic: Topic, queue: Queue, asked: Finish, finished: Finished) -> None:
     """Stages what a claim finishes first."""
-    queue, staging = leases.current(topic), leases.staging
     with indivisible:
         if asked.ack is not None:
             before, skipped = acked(queue, asked.ack)

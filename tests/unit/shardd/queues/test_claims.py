@@ -11,6 +11,8 @@ import pytest
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.queues.cohorts import shares
+from shardd.storage.errors import SegmentError
+from shardd.topic.topic import Topic
 from tests.support.asked import said
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
@@ -128,6 +130,36 @@ def test_reclaimed_jobs_go_before_fresh_ones_lowest_first(shard: Harness) -> Non
     hold(shard, "nack", 1)
     assert seqs(claim(shard, "b", 1)) == [1]
     assert seqs(claim(shard, "b", 2)) == [3, 5]
+
+
+@pytest.mark.parametrize("where", ["chosen", "window"])
+def test_jobs_that_could_not_be_read_are_offered_again(shard: Harness, where: str, monkeypatch: Any) -> None:
+    shard.append("q", *range(6))
+    claim(shard, most=4)
+    hold(shard, "nack", 1, 2, 3, 4)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise SegmentError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Topic, where, broken)
+        with pytest.raises(TopicsError):
+            claim(shard)
+    assert counters(shard) == (6, 0)
+    assert seqs(claim(shard)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_jobs_that_are_given_back_are_handed_out_up_to_the_bytes_of_one_answer(shard: Harness) -> None:
+    large = "x" * 1_000_000
+    for _ in range(4):
+        shard.append("q", *[large] * 5)
+    claimed: list[int] = []
+    while len(claimed) < 20:
+        claimed += seqs(claim(shard))
+    hold(shard, "nack", *claimed)
+    assert seqs(claim(shard, "v")) == list(range(1, 10))
+    assert seqs(claim(shard, "v")) == list(range(10, 19))
+    assert seqs(claim(shard, "v")) == [19, 20]
 
 
 def test_lease_ms_is_clamped_both_ways(shard: Harness) -> None:
