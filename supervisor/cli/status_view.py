@@ -36,7 +36,7 @@ def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
     except (Refused, Unavailable, ValueError) as error:
         found["problems"].append(str(error))
     if endpoint.local is not None and "disk" in found:
-        found["disk"] |= _usage(endpoint.local["data_dir"])
+        found["disk"] |= _usage(endpoint.local["data_dir"], found["disk"]["free_bytes"])
     if endpoint.local is not None:
         found["aside"] = sorted(map(str, Path(endpoint.local["data_dir"]).glob("shard-*/aside-*")))
     return found
@@ -152,9 +152,11 @@ def percentile(histogram: Mapping[str, Any] | None, share: float) -> float | Non
     return None if bound == "+Inf" else float(bound)
 
 
-def _usage(data_dir: str) -> dict[str, int]:
+def _usage(data_dir: str, free_bytes: float | None) -> dict[str, float]:
+    """Of the data directory's disk. `free_bytes` is what the shards say; those of a standby say nothing."""
     try:
-        return {"total_bytes": shutil.disk_usage(data_dir).total}
+        usage = shutil.disk_usage(data_dir)
+        return {"total_bytes": usage.total, "free_bytes": usage.free if free_bytes is None else free_bytes}
     except OSError:
         return {}
 
@@ -209,7 +211,7 @@ def _figures(found: Mapping[str, Any]) -> list[str]:
     wal, disk, queues = found["wal"], found["disk"], found["queues"]
     p99 = "-" if wal["fsync_p99_us"] is None else f"at most {wal['fsync_p99_us'] / 1000:g} ms"
     free = "-" if disk["free_bytes"] is None else size(int(disk["free_bytes"]))
-    of = f" of {size(disk['total_bytes'])}" if "total_bytes" in disk else ""
+    of = f" of {size(int(disk['total_bytes']))}" if "total_bytes" in disk else ""
     read_only = f", {wal['read_only']:g} READ-ONLY" if wal["read_only"] else ""
     refused = f", {counted(disk['refused_total'], 'write')} refused" if disk["refused_total"] else ""
     return [

@@ -17,6 +17,8 @@ import type { operations } from "./schema.js";
 const TIMEOUT_MS = 90_000;
 const SHORTEST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 2000;
+/** A timer of more ends at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** Codes of Node for connections that were not made. A browser tells none. */
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
 
@@ -62,7 +64,7 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
     const timer = setTimeout(() => {
       signal?.removeEventListener("abort", ended);
       resolve();
-    }, ms);
+    }, Math.min(ms, LONGEST_TIMER_MS));
     if (signal?.aborted) ended();
     else signal?.addEventListener("abort", ended, { once: true });
   });

@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import { test } from "node:test";
 import { inspect } from "node:util";
 import { DecodeError, ERRORS, Forbidden, GapError, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
+import { sleep } from "../dist/connection.js";
 import { EventLines } from "../dist/streams.js";
 
 /** A client, and the requests it sent. `answers` are statuses and bodies, or errors of the network, in order. */
@@ -481,4 +482,13 @@ test("a worker tells why a job failed, and survives options that throw", async (
     console.warn = kept;
   }
   assert.deepEqual(told, Array(3).fill("topics: job 1 of q comes back when its lease ends"));
+});
+
+test("a pause of weeks, as a proxy may ask for, is no pause of none", async (t) => {
+  const asked = [];
+  t.mock.method(globalThis, "setTimeout", (_, ms) => asked.push(ms));
+  const stop = new AbortController();
+  for (const ms of [50, 3e9, Infinity]) sleep(ms, stop.signal).catch(() => undefined);
+  assert.deepEqual(asked, [50, 2 ** 31 - 1, 2 ** 31 - 1]);
+  stop.abort();
 });

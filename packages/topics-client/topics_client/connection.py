@@ -239,6 +239,10 @@ class Connection:
             body = None
         if response.is_success:
             return body
+        if response.has_redirect_location:  # followed, a write would become a read
+            where = response.headers["Location"]
+            told = f"{self.service} redirects to {where}: give the client the URL of the service"
+            raise TopicsError(told, status=response.status_code)
         refusal = error_of(response.status_code, body, response.headers.get("Retry-After"))
         if isinstance(refusal, Unauthorized):
             refusal.add_note(f"asked: {self.service}. {_TOKEN_REMEDY}")

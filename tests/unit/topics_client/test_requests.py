@@ -61,6 +61,15 @@ async def test_an_error_shows_which_service_was_asked_and_where_a_key_is_given()
     assert note.startswith("asked: http://fake. A key is given as token=, or in TOPICS_TOKEN")
 
 
+async def test_a_redirect_is_told_and_not_followed() -> None:
+    """Followed, a write would become a read, whose answer would pass for the write's."""
+    fake = Fake([httpx.Response(301, headers={"Location": "https://fake/v0/topics/t"})])
+    async with fake.client(token="secret") as client:
+        with pytest.raises(topics_client.TopicsError, match="http://fake redirects to https://fake/v0/topics/t: give"):
+            await client.publish("t", 1)
+    assert [request.method for request in fake.requests] == ["POST"]
+
+
 async def test_an_unknown_code_is_told_as_it_is() -> None:
     fake = Fake([error(418, "teapot")])
     async with fake.client() as client:

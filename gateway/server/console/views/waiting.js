@@ -3,5 +3,7 @@
 import {service} from "../service.js";
 import {html, problem} from "../ui.js";
 
-export const waiting = () =>
-  [401, 0].includes(service.error?.status) || !service.error ? html`<p class="soft">Asking the service…</p>` : html`<div class="after-head">${problem(service.error)}</div>`;
+export function waiting() {
+  if (service.error && ![401, 0].includes(service.error.status)) return html`<div class="after-head">${problem(service.error)}</div>`;
+  return html`<p class="soft">${service.error?.status === 401 ? "Waiting for a key." : "Asking the service…"}</p>`;
+}
