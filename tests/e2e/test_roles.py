@@ -225,9 +225,9 @@ def test_without_waiting_for_the_bucket_an_operator_decides_and_no_seq_names_two
         before = parts(one)  # one more may have been read before these writes
         until(lambda: all(now > then + 1 for now, then in zip(parts(one), before, strict=True)), "parts", 30)
         one.kill_group()
-        killed = {topic: numbers[-1] for topic, numbers in writers.acknowledged.items()}
         time.sleep(2 * TTL_MS / 1000)
         assert stands_by(two), "nothing is lost without an operator's word"
+        killed = {topic: numbers[-1] for topic, numbers in writers.acknowledged.items()}
         assert take_over(two) == (0, "this machine holds the shards now\n")
         writers.wait(5)
     for topic, numbers in writers.acknowledged.items():

@@ -6,6 +6,8 @@ UNTOLD = {
     ("ack", "lease_ids"),  # as many as seqs
     ("nack", "lease_ids"),
     ("extend", "lease_ids"),
+    ("claim", "ack.lease_ids"),
+    ("claim", "nack.lease_ids"),
     ("append", "records"),  # a record that the topic's caps never let in
     ("append", "delay_ms"),  # of a log
     ("append", "config"),
