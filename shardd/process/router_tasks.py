@@ -82,6 +82,7 @@ class Forward:
                     self._shard.restoring.waiting = frozenset(left)
                     task_status.started()
                 await trio.sleep(ASK_AGAIN_S)
+        await self._shard.commits.idle()
         if any(restore.displaced for restore in restores):
             self._shard.checkpoint_now()
         self._shard.restoring.ended(restore.name for restore in restores)

@@ -52,6 +52,8 @@ class Commits:
         self._waiting: deque[Change] = deque()
         self._work = trio.Event()
         self._urgent = trio.Event()
+        self._under_way: trio.Event | None = None
+        """Set when the sync that is under way in the thread has ended."""
         self._urged = False
         self._last_sync = 0.0
         self._rested_at = 0.0
@@ -224,6 +226,7 @@ class Commits:
 
     async def _sync(self, thread: SyncThread) -> None:
         job = self._wal.begin_sync()
+        ended = self._under_way = trio.Event()
         self._begin_round()
         start = self._clock.monotonic()
         error: OSError | None = None
@@ -231,15 +234,23 @@ class Commits:
             await thread.run(job.run)
         except OSError as caught:
             error = caught
+        self._under_way = None
         self._finish(job, start, error)
+        ended.set()
         self._rested_at = trio.current_time() + REST * self._last_sync
         if self._wal.dirty:
             self._work.set()
             if self._sync_awaited:
                 self._urgent.set()
 
+    async def idle(self) -> None:
+        """Return when no sync is under way. None begins before the caller awaits something, so it may `sync_now`."""
+        while self._under_way is not None:
+            await self._under_way.wait()
+
     def sync_now(self) -> None:
-        """Write and sync in this thread. Blocks. For callers without an event loop, and for the stop."""
+        """Write and sync in this thread. Blocks. For callers without an event loop, for the stop, and after `idle`: two
+        syncs at once would end in any order."""
         self.flush()
         if self._wal.dirty and self._wal.read_only is None:
             job = self._wal.begin_sync()

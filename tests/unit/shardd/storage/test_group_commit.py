@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -263,3 +264,36 @@ async def test_syncs_for_readers_take_at_most_a_fifth_of_the_time(
             assert isinstance(slow_window.replies[ident], Reply)
             if number > 1:
                 assert 3.5 * SYNC_S < took < 5 * SYNC_S
+
+
+async def test_who_waits_until_no_sync_is_under_way_may_sync_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two syncs at once would end in any order, and what is synced would go back."""
+    shard, may_end, begun = Harness(), threading.Event(), threading.Event()
+    commits, whole, told = shard.shard.commits, FaultFile.sync, []
+    shard.append("fast", "first", config={"durability": "fsync"})
+    commits.sync_now()
+
+    def sync(self: FaultFile) -> None:
+        whole(self)
+        begun.set()
+        assert may_end.wait(60)
+
+    async def idle() -> None:
+        await commits.idle()
+        told.append(commits.synced_no)
+
+    monkeypatch.setattr(FaultFile, "sync", sync)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commits.run)
+        shard.send("append", "fast", {"records": [{"data": 1}]})
+        shard.shard.flush()
+        written = commits.synced_no + 1
+        await trio.to_thread.run_sync(begun.wait, 60)
+        nursery.start_soon(idle)
+        await wait_all_tasks_blocked()
+        assert told == []
+        may_end.set()
+        while not told:
+            await trio.lowlevel.checkpoint()
+        assert told[0] >= written
+        nursery.cancel_scope.cancel()
