@@ -442,8 +442,10 @@ def kill(service: Service, name: str) -> None:
         pytest.param("trio", 100, marks=pytest.mark.long),
     ],
 )
-def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], backend: str, kills: int) -> None:
-    logging.getLogger("topics_client").setLevel(logging.ERROR)
+def test_kills_lose_and_double_nothing(
+    new_service: Callable[..., Service], caplog: pytest.LogCaptureFixture, backend: str, kills: int
+) -> None:
+    caplog.set_level(logging.ERROR, "topics_client")
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
