@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -328,7 +329,7 @@ def compared(samples: dict[str, dict[str, list[Sample]]]) -> list[Row]:
         for unit in sides["this"][0].values:
             this, other = ([sample.values[unit] for sample in sides[side]] for side in SIDES)
             better, worse = (this, other) if unit == "/s" else (other, this)
-            gain = median(a / b for a, b in zip(better, worse, strict=True))
+            gain = median(a / b if b else inf for a, b in zip(better, worse, strict=True))
             rows.append(Row(name, unit, median(this), median(other), gain))
     return rows
 
