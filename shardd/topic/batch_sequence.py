@@ -166,7 +166,7 @@ class BatchSequence:
                 slices.append(Slice(columns, batch.first_seq, start, stop, mask))
                 limit -= taken
                 budget -= size
-                if not limit and batch.live_mask(stop, end, 1)[1]:
+                if not limit and stop < end and (batch.flags is None or batch.live_mask(stop, end, 1)[1]):
                     return slices, batch.first_seq + stop - 1
             if not limit:
                 return slices, batch.first_seq + end - 1
