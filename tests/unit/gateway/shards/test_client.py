@@ -17,6 +17,11 @@ async def write(there: Stage, answers: list[Answer]) -> None:
         answers.append(await asking.ask("POST", "/v0/topics/a", WRITE))
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch, _short_patience: None) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 60.0)
+
+
 async def test_a_request_waits_for_a_shard_that_returns() -> None:
     async with stage() as there, trio.open_nursery() as nursery:
         answers: list[Answer] = []

@@ -120,6 +120,7 @@ def repeated(harness: Harness, action: Callable[[], object]) -> None:
     raise AssertionError("the checkpoint is not copied")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", ANSWERS)
 async def test_a_failover_succeeds_whatever_a_request_is_answered(
@@ -147,6 +148,7 @@ async def test_a_failover_succeeds_whatever_a_request_is_answered(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("encrypted", [False, True])

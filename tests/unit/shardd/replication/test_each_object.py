@@ -202,13 +202,14 @@ def as_restore(scene: Scene, name: str) -> Shipped | Harness | None:
     return Harness(disk, scene.holder.clock, SHARD, **msgspec.structs.asdict(scene.holder.limits))
 
 
+SHORT = ["no key", *(pytest.param(each, marks=pytest.mark.slow) for each in SEALINGS if each != "no key")]
 ACTORS = {"holder": as_holder, "standby": as_standby, "empty machine": as_empty_machine, "restore": as_restore}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("actor", ACTORS)
-@pytest.mark.parametrize("sealing", SEALINGS)
+@pytest.mark.parametrize("sealing", SHORT)
 def test_what_is_served_is_right_or_refused_with_its_name(sealing: str, actor: str, how: str, kind: str) -> None:
     scene = Scene(*SEALINGS[sealing])
     name = scene.damage(kind, how)
@@ -224,7 +225,7 @@ def test_what_is_served_is_right_or_refused_with_its_name(sealing: str, actor: s
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("sealing", SEALINGS)
+@pytest.mark.parametrize("sealing", SHORT)
 def test_verify_names_it(sealing: str, how: str, kind: str) -> None:
     scene, key = Scene(*SEALINGS[sealing]), SEALINGS[sealing][0]
     name = scene.damage(kind, how)
