@@ -427,22 +427,42 @@ class BadDay:
                     done += 1
         return done > 0
 
-    def segment_cut(self) -> Generator[None]:
-        """Damage one topic and nothing else. It is a new topic, none of whose records were read yet."""
+    def _damage_is_told(self) -> bool | None:
+        """Read the victim from its start. Return True at the refusal that names the damage, False if every record was
+        read, None if there was no answer."""
+        from_seq = 0
+        while True:
+            try:
+                status, answer = self.service.request("POST", f"/v0/topics/{VICTIM}/diff", {"from_seq": from_seq})
+            except (OSError, http.client.HTTPException):
+                return None
+            if status == 200 and answer["caught_up"]:
+                return False
+            if status != 200:
+                told = status == 503 and (answer["error"]["detail"] or {}).get("reason") == "damaged"
+                return True if told else None
+            from_seq = answer["next_from_seq"]
+
+    def _cut_is_told(self) -> bool:
+        """Cut a segment of a new victim, none of whose records were read yet. Returns False if the victim stayed whole:
+        a checkpoint was still writing the segment, and the shard that was killed wrote it again from its log."""
         self._insist("DELETE", f"/v0/topics/{VICTIM}")
         self.fill_victim()
         until(self._cut_a_segment, "segments of the victim", PATIENCE_S)
         if self.rng.random() < 0.5:
             os.kill(self._pid(f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"), signal.SIGKILL)
+        told: list[bool | None] = []
 
-        def told() -> bool:
-            try:
-                status, answer = self.service.request("POST", f"/v0/topics/{VICTIM}/diff", {"from_seq": 0})
-            except (OSError, http.client.HTTPException):
-                return False
-            return status == 503 and (answer["error"]["detail"] or {}).get("reason") == "damaged"
+        def decided() -> bool:
+            told.append(self._damage_is_told())
+            return told[-1] is not None
 
-        until(told, "the topic to be told to be damaged", PATIENCE_S)
+        until(decided, "the victim to be read or to be told to be damaged", PATIENCE_S)
+        return told[-1] is True
+
+    def segment_cut(self) -> Generator[None]:
+        """Damage one topic and nothing else."""
+        until(self._cut_is_told, "the topic to be told to be damaged", PATIENCE_S)
         yield
         self._insist("DELETE", f"/v0/topics/{VICTIM}")
         self.fill_victim()
