@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET
@@ -123,6 +125,8 @@ class Inspect:
         topics, records, size = self.directory.counters()
         options = request.options
         page, truncated = self.directory.page("", "", options.per_topic, options.prefixes)
+        queues = [topic for topic in self.directory.visible.values() if topic.queue is not None]
+        seen = [topic for topic in queues if topic.name.startswith(tuple(options.prefixes) or ("",))]
         most = options.cursors
         everything, _ = self.directory.page("", "", topics, options.prefixes) if most else ([], False)
         named = (
@@ -138,9 +142,10 @@ class Inspect:
             "topics_by_class": self.directory.by_class(),
             "topics_quarantined": len(self.quarantine),
             "files_set_apart": self.files_set_apart(),
-            "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
-            "queue_leases_in_flight": held(self.directory.visible.values()),
-            "per_queue": [self.leases.row(topic) for topic in page if topic.queue is not None],
+            "queue_topics": len(queues),
+            "queue_leases_in_flight": held(queues),
+            # Queues are few and are watched, so they do not compete with all the other topics for the places.
+            "per_queue": [self.leases.row(topic) for topic in nsmallest(options.per_topic, seen, key=attrgetter("name"))],
             "letters_waiting": len(self.mover),
             "routers": len(self.routing.routers()),
             "router_copies": self.copier.copied_records,

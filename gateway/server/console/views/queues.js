@@ -53,7 +53,7 @@ class QueuesView extends View {
           {name: "ready", kind: "a", fill: true, points: sum(each => each.ready)}, {name: "in flight", kind: "b", points: sum(each => each.inFlight)}]}></line-chart></figure>
         <div class="bar">${search("Part of a name", "Search queues by a part of their names", text => { this.#text = text; this.draw(); })}</div>
         ${shown.length ? this.#table(shown) : empty("No queue matches", "The search looks for the text anywhere in the names.")}
-        ${all.length > MOST_ROWS || m.topics_topic_metrics_truncated ? html`<p class="foot soft">${plural(shown.length, "queue")} shown.
+        ${all.length > MOST_ROWS || m.topics_topic_metrics_truncated && m.topics_queue_topics > m.topics_topic_queue_ready.length ? html`<p class="foot soft">${plural(shown.length, "queue")} shown.
           Queues beyond TOPICS_METRICS_MAX_TOPICS have no depths here; find them among the topics.</p>` : nothing}`
         : empty("No queues yet", "A topic of the kind “queue” gives each of its records to one worker, and again until it is acked.")}`;
   }

@@ -61,11 +61,16 @@ class TopicView extends View {
       ${state?.quarantined ? html`<div class="notice bad" role="alert"><b>Set apart: ${state.quarantined.reason}</b>
         <span class="soft">topics verify names the files; see docs/operations.md.</span></div>` : nothing}
       ${problem(this.error)}
+      ${state || this.error?.status !== 404 ? this.#content(tab, state) : nothing}`;
+  }
+
+  #content(tab, state) {
+    return html`
       <div class="strip">
         ${fact("records", whole(state?.count))} ${fact("size", size(state?.bytes))} ${fact("oldest seq", whole(state?.earliest_seq))} ${fact("head seq", whole(state?.head_seq))}
         ${fact("written", this.#rate === null ? "–" : compact(Math.round(this.#rate * 10) / 10) + "/s")} ${fact("last write", state ? ago(state.last_write_ts) : "–")}</div>
       <nav class="tabs" aria-label="Of this topic">${this.#tabs.map(([name, title]) => html`<a href=${link(this.#topic, name)} aria-current=${name === tab ? "page" : nothing}>${title}</a>`)}</nav>
-      ${state || this.error?.status !== 404 ? this.#shown(tab, state) : nothing}`;
+      ${this.#shown(tab, state)}`;
   }
 
   #pills({type, config, quarantined}) {

@@ -103,3 +103,20 @@ def test_dead_letters_are_counted_where_they_wait_and_when_they_have_gone(shard:
     shard.shard.commits.sync_now()
     assert row(shard)[:4] == [0, 0, 0, 2]
     assert shard.call("stats", per_topic=10)["letters_waiting"] == 2
+
+
+def test_queues_have_figures_although_more_topics_than_have_some_precede_them(shard: Harness) -> None:
+    for name in ("a", "b", "c"):
+        shard.append(name, 0)
+    shard.call("configure", "p:q", {"type": "queue"})
+    found = shard.call("stats", per_topic=2)
+    assert [each[0] for each in found["per_topic"]] == ["a", "b"]
+    assert [each[0] for each in found["per_queue"]] == ["p:q", "q"]
+    assert [each[0] for each in shard.call("stats", per_topic=1)["per_queue"]] == ["p:q"]
+    assert shard.call("stats", per_topic=0)["per_queue"] == []
+
+
+def test_a_key_sees_the_figures_of_its_own_queues(shard: Harness) -> None:
+    shard.call("configure", "p:q", {"type": "queue"})
+    assert [each[0] for each in shard.call("stats", per_topic=10, prefixes=("p:",))["per_queue"]] == ["p:q"]
+    assert shard.call("stats", per_topic=10, prefixes=("x",))["per_queue"] == []
