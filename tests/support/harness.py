@@ -16,6 +16,7 @@ from proto.model.limits import Limits
 from shardd.clock import ClockStatistics
 from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
+from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation, said
 from tests.support.fault_disk import FaultDisk
 
@@ -58,6 +59,7 @@ class Harness:
         self.clock = clock or FakeClock()
         self.path = path
         self.limits = _limits(**limits)
+        indivisible.broken = False  # a shard opens in a process of its own
         self.shard = opened_shard(self.disk, self.clock, path, self.limits)
         self._ids = count(1)
         self.replies: dict[int, Message] = {}

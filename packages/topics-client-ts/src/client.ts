@@ -29,12 +29,14 @@ export interface ClientOptions extends EndpointOptions {
   WebSocket?: typeof globalThis.WebSocket;
   /** Parses answers, in place of `JSON.parse`: for example, one that keeps all digits of numbers. */
   parse?: (text: string) => unknown;
+  /** Gets a line when the service has not answered for two seconds and requests are repeated; `console.warn` if absent. */
+  warn?: (text: string) => void;
 }
 
 /** A tag, or `["tag", "Eq" | "Glob", text]`; a Glob ends with `*`. */
 export type Match = string | ["tag", "Eq" | "Glob", string];
 
-const OPTIONS = ["token", "context", "patienceMs", "fetch", "WebSocket", "parse", "key"];
+const OPTIONS = ["token", "context", "patienceMs", "fetch", "WebSocket", "parse", "warn", "key"];
 
 /** A client of one service. */
 export class Topics {
@@ -44,10 +46,10 @@ export class Topics {
   constructor(url?: string, options: ClientOptions = {}) {
     const wrong = Object.keys(options).find((name) => !OPTIONS.includes(name));
     if (wrong !== undefined) throw new TypeError(`Topics has no ${JSON.stringify(wrong)}; it has ${OPTIONS.join(", ")}`);
-    const { patienceMs = 60_000, parse = JSON.parse } = options;
+    const { patienceMs = 60_000, parse = JSON.parse, warn = console.warn } = options;
     const fetch = options.fetch ?? ((...of: Parameters<typeof globalThis.fetch>) => globalThis.fetch(...of));
     const WebSocket = options.WebSocket ?? globalThis.WebSocket;
-    this.connection = new Connection({ ...resolve(url, options), patienceMs, fetch, WebSocket, parse });
+    this.connection = new Connection({ ...resolve(url, options), patienceMs, fetch, WebSocket, parse, warn });
   }
 
   /** Any operation of the OpenAPI document, by its name: `call("topic_state", { path: { topic: "jobs" } })`. */

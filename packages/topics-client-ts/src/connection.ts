@@ -6,7 +6,8 @@
  *     any other error                                 never
  *
  * A request that must not be carried out twice is repeated only if the error says that it was not carried out. When
- * `patienceMs` has passed since the first failure, the last error is thrown.
+ * `patienceMs` has passed since the first failure, the last error is thrown. After two seconds without an answer `warn`
+ * gets one line.
  */
 
 import { errorOf, TopicsError, Unavailable } from "./errors.js";
@@ -17,6 +18,7 @@ import type { operations } from "./schema.js";
 const TIMEOUT_MS = 90_000;
 const SHORTEST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 2000;
+const WARNED_AFTER_MS = 2000;
 /** A timer of more ends at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** Codes of Node for connections that were not made. A browser tells none. */
@@ -52,6 +54,7 @@ export interface ConnectionOptions {
   fetch: typeof globalThis.fetch;
   WebSocket: typeof globalThis.WebSocket | undefined;
   parse: (text: string) => unknown;
+  warn: (text: string) => void;
 }
 
 /** Wait; throws the signal's reason if that comes first. */
@@ -70,28 +73,39 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** The pauses between the attempts of one request. Without `patienceMs` they continue for ever. */
+/** The pauses between the attempts of one request to a service. Without `patienceMs` they continue for ever. */
 export class Pauses {
-  #deadline: number | undefined;
+  #failingSince: number | undefined;
   #next = SHORTEST_PAUSE_MS;
+  #warned = false;
 
-  constructor(private readonly patienceMs: number | undefined) {}
+  constructor(
+    private readonly connection: Connection,
+    private readonly patienceMs?: number,
+  ) {}
 
   /** Wait before the next attempt. Throws `error` if it cannot succeed later or the patience is over. */
   async after(error: unknown, signal?: AbortSignal): Promise<void> {
     if (!(error instanceof TopicsError) || !error.transient) throw error;
     const pause = Math.max(error.retryAfterMs ?? 0, this.#next * (0.5 + Math.random() / 2));
     this.#next = Math.min(2 * this.#next, LONGEST_PAUSE_MS);
-    if (this.patienceMs !== undefined) {
-      this.#deadline ??= performance.now() + this.patienceMs;
-      if (performance.now() + pause > this.#deadline) throw error;
+    const now = performance.now();
+    this.#failingSince ??= now;
+    const left = (this.patienceMs ?? Infinity) - (now - this.#failingSince);
+    if (pause > left) throw error;
+    if (!this.#warned && now + pause >= this.#failingSince + WARNED_AFTER_MS && left > 2 * WARNED_AFTER_MS) {
+      this.#warned = true;
+      const howLong = left === Infinity ? "" : ` for ${Math.round(left / 1000)} s`;
+      this.connection.options.warn(`${this.connection.url}: no answer yet (${error.message}); trying again${howLong}`);
     }
     await sleep(pause, signal);
   }
 
+  /** The service has answered. */
   reset(): void {
-    this.#deadline = undefined;
+    this.#failingSince = undefined;
     this.#next = SHORTEST_PAUSE_MS;
+    this.#warned = false;
   }
 }
 
@@ -123,7 +137,7 @@ export class Connection {
 
   /** Send a request with a body in JSON until it is answered, and return the answer. */
   async send(method: string, path: string, body: string | undefined, { repeat = true, signal }: CallOptions): Promise<unknown> {
-    const pauses = new Pauses(this.options.patienceMs);
+    const pauses = new Pauses(this, this.options.patienceMs);
     for (;;) {
       try {
         return await this.#once(method, path, body, signal);

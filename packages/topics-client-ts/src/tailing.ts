@@ -66,7 +66,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   readonly #start: Map<string, number | "now">;
   readonly #received = new Map<string, number>();
   readonly #committed = new Map<string, number>();
-  readonly #pauses = new Pauses(undefined);
+  readonly #pauses: Pauses;
   #items: Item[] = [];
   #inHand: TopicRecord | Gap | undefined;
   #frames: Frames | undefined;
@@ -82,6 +82,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     topics: Topics,
     private readonly options: TailOptions<T>,
   ) {
+    this.#pauses = new Pauses(connection);
     const { fromSeq = 0, prefix, cursor } = options;
     if (prefix !== undefined && (cursor !== undefined || (fromSeq !== "now" && fromSeq > 0))) {
       throw new TypeError("a tail of a prefix has no cursor, and begins with the first records or the new ones");

@@ -24,6 +24,23 @@ const failure = (code, detail) => ({ error: { code, message: code, ...(detail &&
 const appended = (first, count) => ({ first_seq: first, last_seq: first + count - 1, count, created: false, deduped: false });
 const counted = (n) => Array.from({ length: n }, (_, each) => ({ data: each }));
 
+test("one line says that the service does not answer yet, and how long it is tried", async () => {
+  const lines = [];
+  const refused = () => [503, failure("not_ready"), { "Retry-After": "0.9" }];
+  const [client] = scripted([refused(), refused(), refused(), [200, appended(1, 1)]], { warn: (line) => lines.push(line) });
+  await client.publish("t", 1);
+  assert.equal(lines.length, 1);
+  assert.match(lines[0], /^http:\/\/t: no answer yet \(.*not_ready.*\); trying again for 5\d s$/);
+});
+
+test("an error that comes soon has no line before it", async () => {
+  const lines = [];
+  const answers = Array.from({ length: 9 }, () => [503, failure("not_ready"), { "Retry-After": "0.5" }]);
+  const [client] = scripted(answers, { patienceMs: 1500, warn: (line) => lines.push(line) });
+  await assert.rejects(client.publish("t", 1), TopicsError);
+  assert.deepEqual(lines, []);
+});
+
 test("a batch is repeated with its key, after the pause that the service asks for", async () => {
   const [client, asked] = scripted([
     [503, failure("not_ready"), { "Retry-After": "0.2" }],

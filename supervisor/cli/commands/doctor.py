@@ -165,7 +165,7 @@ def data_directory(machine: Machine) -> Iterator[Finding]:
         note = "" if there == path.absolute() else ", which will be made"
         yield Finding("data", "ok", f"{path.absolute()}{note}, on {kind}")
     usage, least = shutil.disk_usage(there), machine.settings.min_free_bytes
-    shown = f"{usage.free / 2**30:.1f} GiB of {usage.total / 2**30:.1f} GiB are free"
+    shown = f"{size(usage.free)} of {size(usage.total)} are free"
     if usage.free <= least:
         yield Finding("disk", "fail", f"{shown}: writes are refused below {size(least)}; make room, docs/operations.md")
     else:
