@@ -98,7 +98,13 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
 
   async next(): Promise<IteratorResult<Item<T>, undefined>> {
     if (this.#closing.signal.aborted) this.#closing = new AbortController();
-    await this.begin();
+    const { signal } = this.#closing;
+    try {
+      await this.begin();
+    } catch (error) {
+      if (!signal.aborted) throw error;
+      return { done: true, value: undefined };
+    }
     this.#inHand = undefined;
     while (this.#items.length === 0) {
       for (const [topic, seq] of this.#received) this.positions.set(topic, seq); // the caller asks for more: all is done
@@ -159,7 +165,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     for (const topic of cursor === undefined ? [] : this.#start.keys()) {
       try {
         const input = { path: { topic, cursor: cursor as string } };
-        this.#start.set(topic, (await this.connection.call("get_cursor", input)).seq);
+        this.#start.set(topic, (await this.connection.call("get_cursor", input, { signal: this.#closing.signal })).seq);
       } catch (error) {
         if (!(error instanceof CursorNotFound)) throw error;
       }
@@ -219,7 +225,8 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   async #makeSession(positions: Map<string, number | "now">, lenient: boolean): Promise<void> {
     let told: { topics: Schemas["Watch"]["topics"]; stream_url?: string };
     try {
-      told = await this.connection.call("watch", { query: { lenient }, body: this.#watch(positions) });
+      const input = { query: { lenient }, body: this.#watch(positions) };
+      told = await this.connection.call("watch", input, { signal: this.#closing.signal });
     } catch (error) {
       if (!(lenient && error instanceof TopicNotFound)) throw error;
       told = { topics: {} };

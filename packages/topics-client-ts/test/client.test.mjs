@@ -164,6 +164,20 @@ test("a stream that broke before its first frame is not trusted", async () => {
   assert.deepEqual(asked.map(({ method }) => method), ["POST", "GET", "POST", "GET"]);
 });
 
+for (const [what, answers] of [
+  ["does not answer", []],
+  ["asks for a pause", Array.from({ length: 9 }, () => [503, failure("not_ready"), { "Retry-After": "30" }])],
+]) {
+  test(`closing a tail ends its beginning at once, although the service ${what}`, async () => {
+    const [client] = scripted(answers, answers.length ? {} : { fetch: (_, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))) });
+    const tail = client.tail("t", { cursor: "c" });
+    const next = tail.next();
+    await sleep(0);
+    tail.close();
+    assert.deepEqual(await next, { done: true, value: undefined });
+  });
+}
+
 test("a tail commits what its caller has finished", async () => {
   const two = ["record", { topic: "t", records: [1, 2].map((seq) => ({ $seq: seq, $ts: 0, data: seq })), from_seq: 0, to_seq: 2 }, "i2"];
   const [client, asked] = scripted([[404, failure("cursor_not_found")], watch(0), stream(two), [200, {}], stream(record(3))]);
