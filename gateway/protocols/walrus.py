@@ -87,15 +87,15 @@ class Walrus:
 
     async def metrics(self, node: int) -> bytes:
         """Return the metrics of a cluster in its first term: node 1 leads. Log indexes are sums over all shards."""
-        wals = [reply.extra.figures["wal"] for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
+        wals = [reply.extra.figures.wal for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
         return _to_json(
             {
                 "id": node,
                 "current_term": 1,
                 "current_leader": 1,
                 "state": "Leader" if node == 1 else "Follower",
-                "last_log_index": sum(wal["last_frame"] for wal in wals),
-                "last_applied": sum(wal["synced_frame"] for wal in wals),
+                "last_log_index": sum(wal.last_frame for wal in wals),
+                "last_applied": sum(wal.synced_frame for wal in wals),
                 "membership_config": {"voters": list(range(1, self._nodes + 1)), "learners": []},
             }
         )
