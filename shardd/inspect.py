@@ -23,7 +23,7 @@ from proto.ipc.figures import (
     WalFigures,
 )
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import Figures, ListTopics, Page, Sample, Sampled, State, Stats
+from proto.ipc.operations import Figures, ListTopics, Page, Sample, Sampled, StateGet, Stats
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
@@ -64,9 +64,9 @@ class Inspect:
     @property
     def handlers(self) -> dict[type, Callable[[Request[Any], Respond], None]]:
         """The operations that only look, by their Struct."""
-        return {State: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
+        return {StateGet: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
 
-    def state(self, request: Request[State], respond: Respond) -> None:
+    def state(self, request: Request[StateGet], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
         now = self.clock.now_ms()
         topic.expire(now)

@@ -24,7 +24,7 @@ from proto.model.surrogates import apply
 from proto.process.faults import faults
 from proto.wire import walrus
 from proto.wire.byte_parser import Steps
-from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, State
+from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, StateCommand
 
 CURSOR = "walrus"
 UNKNOWN_TOPIC = "unknown topic"
@@ -70,7 +70,7 @@ class Walrus:
         return b"OK " + content
 
     async def state(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call(operations.State(touch=False), topic))
+        reply = _check(await self._shards.call(operations.StateGet(touch=False), topic))
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
         first = shard_of(topic, self._nodes)
@@ -140,7 +140,7 @@ class WalrusSession:
             return await served.get(command.topic)
         if isinstance(command, Register):
             return await served.register(command.topic)
-        if isinstance(command, State):
+        if isinstance(command, StateCommand):
             return await served.state(command.topic)
         return await served.metrics(self._node)
 

@@ -66,7 +66,7 @@ class Diff(Operation[None], tag="diff", frozen=True):
     pass
 
 
-class State(Operation[None], tag="state", frozen=True):
+class StateGet(Operation[None], tag="state", frozen=True):
     touch: bool = True
     """The request counts as use of the topic."""
 
@@ -497,7 +497,7 @@ class Row:
 TABLE = (
     Row(Append, Arrived, records=True),
     Row(Diff, records=True, waits=True),
-    Row(State, records=False),
+    Row(StateGet, records=False),
     Row(Configure, records=True),
     Row(DeleteTopic, records=False),
     Row(DeleteRecords, records=True),

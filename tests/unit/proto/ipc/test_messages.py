@@ -28,7 +28,7 @@ from proto.ipc.message import (
     pack,
     unpack,
 )
-from proto.ipc.operations import TABLE, Ping, State
+from proto.ipc.operations import TABLE, Ping, StateGet
 from proto.model.errors import ErrorCode, TopicsError
 
 pack_any = msgspec.msgpack.encode
@@ -119,14 +119,14 @@ def test_a_packet_keeps_its_messages_in_order_with_their_bodies(sizes: list[int 
 
 def test_a_message_that_cannot_be_encoded_fails_its_sender_and_not_the_packet() -> None:
     packing = Packing()
-    packing.add(Request(1, State(), "a", b"x" * 9000))
+    packing.add(Request(1, StateGet(), "a", b"x" * 9000))
     with pytest.raises(UnicodeEncodeError):
-        packing.add(Request(2, State(), "long enough to have been written in part: " * 99 + "\ud800"))
-    bad = Request(3, State(), "\ud800", b"y" * 9000)
+        packing.add(Request(2, StateGet(), "long enough to have been written in part: " * 99 + "\ud800"))
+    bad = Request(3, StateGet(), "\ud800", b"y" * 9000)
     with pytest.raises(UnicodeEncodeError):
         packing.add(bad)
     assert len(bad.body) == 9000
-    packing.add(Request(4, State(), "b", b"z" * 9000))
+    packing.add(Request(4, StateGet(), "b", b"z" * 9000))
     there = unpack(packing.frames(NO_STATUS)).messages
     assert [(each.id, each.body[:1]) for each in there] == [(1, b"x"), (4, b"z")]
 
