@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import structlog
+
+from proto.ipc.figures import ClockFigures
 
 TOLERANCE_MS = 1000
 """A wall clock that differs by more than this has been set, not slewed."""
@@ -57,16 +58,8 @@ class Clock(Protocol):
     def on_jump(self, jumped: Callable[[int], None]) -> None:
         """Register `jumped`, which is called with the ms by which the time of day has jumped ahead."""
 
-    def statistics(self) -> ClockStatistics:
+    def statistics(self) -> ClockFigures:
         """Number of steps, and the present offset of the wall clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockStatistics:
-    """`steps` is the number of the wall clock's steps, `offset_ms` the ms by which it is ahead of the shard's time."""
-
-    steps: int = 0
-    offset_ms: int = 0
 
 
 class SystemClock:
@@ -92,8 +85,8 @@ class SystemClock:
     def on_jump(self, jumped: Callable[[int], None]) -> None:
         self._jumped = jumped
 
-    def statistics(self) -> ClockStatistics:
-        return ClockStatistics(self._steps, self._offset // _MS)
+    def statistics(self) -> ClockFigures:
+        return ClockFigures(self._steps, self._offset // _MS)
 
     def now_ms(self) -> int:
         at = self._elapsed()

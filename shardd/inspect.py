@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
@@ -12,8 +12,18 @@ from typing import Any
 from msgspec import UNSET
 
 from proto.api.answers import Damage, TopicEntry, TopicState
+from proto.ipc.figures import (
+    CursorRow,
+    DiskFigures,
+    QueueRow,
+    ReplicaFigures,
+    ShardFigures,
+    SyncHistogram,
+    TopicRow,
+    WalFigures,
+)
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import Figures, ListTopics, Page, Sample, State, Stats
+from proto.ipc.operations import Figures, ListTopics, Page, Sample, Sampled, StateGet, Stats
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
@@ -48,15 +58,15 @@ class Inspect:
     routing: Routing
     copier: Copier
     quarantine: Quarantine
-    replica: Callable[[], Mapping[str, Any] | None]
+    replica: Callable[[], ReplicaFigures | None]
     files_set_apart: Callable[[], int]
 
     @property
     def handlers(self) -> dict[type, Callable[[Request[Any], Respond], None]]:
         """The operations that only look, by their Struct."""
-        return {State: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
+        return {StateGet: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
 
-    def state(self, request: Request[State], respond: Respond) -> None:
+    def state(self, request: Request[StateGet], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
         now = self.clock.now_ms()
         topic.expire(now)
@@ -110,15 +120,15 @@ class Inspect:
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(topic.name for topic in page), more)))
 
     def sample(self, request: Request[Sample], respond: Respond) -> None:
-        figures = {
-            "records": self.directory.totals.written,
-            "copies": self.copier.copied_records,
-            "bytes": self.wal.statistics().bytes_written_total,
-            "waiting": self.commits.depth,
-            "bounds": list(SYNC_BOUNDS_US),
-            "syncs": list(self.commits.sync_counts),
-        }
-        respond(Reply(request.id, extra=Figures(figures)))
+        sampled = Sampled(
+            records=self.directory.totals.written,
+            copies=self.copier.copied_records,
+            bytes=self.wal.statistics().bytes_written_total,
+            waiting=self.commits.depth,
+            bounds=SYNC_BOUNDS_US,
+            syncs=tuple(self.commits.sync_counts),
+        )
+        respond(Reply(request.id, extra=sampled))
 
     def stats(self, request: Request[Stats], respond: Respond) -> None:
         self.directory.expire(self.clock.now_ms())
@@ -130,60 +140,59 @@ class Inspect:
         most = options.cursors
         everything, _ = self.directory.page("", "", topics, options.prefixes) if most else ([], False)
         named = (
-            [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
+            CursorRow(t.name, name, max(t.head_seq - t.cursors[name].seq, 0))
+            for t in everything
+            for name in sorted(t.cursors)
         )
         lags = list(islice(named, most + 1))
         commits = self.commits
-        stats = {
-            "topics": topics,
-            "records_live": records,
-            "bytes_live": size,
-            "records_written": self.directory.totals.written,
-            "topics_by_class": self.directory.by_class(),
-            "topics_quarantined": len(self.quarantine),
-            "files_set_apart": self.files_set_apart(),
-            "queue_topics": len(queues),
-            "queue_leases_in_flight": held(queues),
+        stats = ShardFigures(
+            topics=topics,
+            records_live=records,
+            bytes_live=size,
+            records_written=self.directory.totals.written,
+            topics_by_class=self.directory.by_class(),
+            topics_quarantined=len(self.quarantine),
+            files_set_apart=self.files_set_apart(),
+            queue_topics=len(queues),
+            queue_leases_in_flight=held(queues),
             # Queues are few and are watched, so they do not compete with all the other topics for the places.
-            "per_queue": [self.leases.row(topic) for topic in nsmallest(options.per_topic, seen, key=attrgetter("name"))],
-            "letters_waiting": len(self.mover),
-            "routers": len(self.routing.routers()),
-            "router_copies": self.copier.copied_records,
-            "routers_waiting": self.routing.waiting(),
-            "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
-            "per_topic_truncated": truncated,
-            "cursors": sum(len(t.cursors) for t in everything),
-            "cursor_lag": lags[:most],
-            "cursor_lag_truncated": len(lags) > most,
-            "parked_reads": len(self.reads),
-            "internal_errors": dict(faults.counts),
-            "watch_sessions": len(self.directory.sessions),
-            "clock": asdict(self.clock.statistics()),
-            "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
-            "replica": self.replica(),
-            "pressure": round(self.pressure.level, 3),
-            "wal": self._log(),
-            "fsync_us": {
-                "bounds": list(SYNC_BOUNDS_US),
-                "counts": list(commits.sync_counts),
-                "sum": commits.sync_sum_us,
-                "count": sum(commits.sync_counts),
-            },
-        }
+            per_queue=[
+                QueueRow(*self.leases.row(t)) for t in nsmallest(options.per_topic, seen, key=attrgetter("name"))
+            ],
+            letters_waiting=len(self.mover),
+            routers=len(self.routing.routers()),
+            router_copies=self.copier.copied_records,
+            routers_waiting=self.routing.waiting(),
+            per_topic=[TopicRow(t.name, t.head_seq, t.earliest_seq, t.records, t.bytes) for t in page],
+            per_topic_truncated=truncated,
+            cursors=sum(len(t.cursors) for t in everything),
+            cursor_lag=lags[:most],
+            cursor_lag_truncated=len(lags) > most,
+            parked_reads=len(self.reads),
+            internal_errors=dict(faults.counts),
+            watch_sessions=len(self.directory.sessions),
+            clock=self.clock.statistics(),
+            disk=DiskFigures(self.space.free_bytes, self.space.refused_total),
+            replica=self.replica(),
+            pressure=round(self.pressure.level, 3),
+            wal=self._log(),
+            fsync_us=SyncHistogram(SYNC_BOUNDS_US, tuple(commits.sync_counts), commits.sync_sum_us),
+        )
         respond(Reply(request.id, extra=Figures(stats)))
 
-    def _log(self) -> dict[str, int]:
+    def _log(self) -> WalFigures:
         wal = self.wal.statistics()
-        return {
-            "frames_total": wal.frames_total,
-            "batches_total": wal.batches_total,
-            "fsyncs_total": wal.fsyncs_total,
-            "bytes_written_total": wal.bytes_written_total,
-            "rotations_total": wal.rotations_total,
-            "queue_depth": self.commits.depth,
-            "queue_depth_peak": self.commits.depth_peak,
-            "submit_full_total": self.pressure.refused_total,
-            "read_only": int(wal.read_only),
-            "last_frame": self.wal.next_no - 1,
-            "synced_frame": self.commits.synced_no,
-        }
+        return WalFigures(
+            frames_total=wal.frames_total,
+            batches_total=wal.batches_total,
+            fsyncs_total=wal.fsyncs_total,
+            bytes_written_total=wal.bytes_written_total,
+            rotations_total=wal.rotations_total,
+            submit_full_total=self.pressure.refused_total,
+            queue_depth=self.commits.depth,
+            queue_depth_peak=self.commits.depth_peak,
+            read_only=wal.read_only,
+            last_frame=self.wal.next_no - 1,
+            synced_frame=self.commits.synced_no,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from proto.ipc.figures import ReplicaFigures
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.strong_reads import Unsynced
 from shardd.routers.source import Pulls
@@ -59,9 +60,9 @@ class LogFollower:
     def begin(self, commits: Commits, reads: Reads, pulls: Pulls) -> None:
         self.commits, self.reads, self.pulls = commits, reads, pulls
 
-    def figures(self) -> Mapping[str, Any] | None:
+    def figures(self) -> ReplicaFigures | None:
         """Those of the copy in a bucket; None if there is none."""
-        return self.copy.figures()
+        return None if (figures := self.copy.figures()) is None else ReplicaFigures(**figures)
 
     def sync_begins(self) -> None:
         self.pulls.sync_begins()

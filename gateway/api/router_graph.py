@@ -45,7 +45,7 @@ from proto.ipc.operations import (
     RouterHold,
     RouterPut,
     RouterSource,
-    State,
+    StateGet,
 )
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.model.keys import Key
@@ -127,7 +127,7 @@ class Routers:
     async def _make_topics(self, config: RouterConfig, made: list[str], *, create_dest: bool) -> None:
         """Make the router's missing topics and add their names to `made`."""
         if not create_dest:
-            found = await self._shards.call(State(touch=False), config.dest)
+            found = await self._shards.call(StateGet(touch=False), config.dest)
             if found.error is not None:
                 raise topic_not_found(config.dest) if _missing(found) else found.error
         for topic in (config.source, config.dest) if create_dest else (config.source,):

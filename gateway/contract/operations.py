@@ -67,7 +67,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "State and configuration of a topic",
         Scope.READ,
-        shard_op=operations.State,
+        shard_op=operations.StateGet,
         query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
         answer=answers.TopicState,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),

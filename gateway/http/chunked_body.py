@@ -20,7 +20,7 @@ _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
-class State(Enum):
+class DecoderState(Enum):
     SIZE = auto()
     DATA = auto()
     DATA_END = auto()
@@ -38,20 +38,20 @@ class ChunkDecoder:
         self.size = 0
         self.body = bytearray()
         self.rest = b""
-        self._state = State.SIZE
+        self._state = DecoderState.SIZE
         self._missing = 0
         self._trailer_bytes = 0
 
     @property
     def done(self) -> bool:
-        return self._state is State.DONE
+        return self._state is DecoderState.DONE
 
     def feed(self, data: bytes) -> None:
         """Decode the next bytes. Raises `400 invalid_request` for anything but the grammar above, and `413`."""
         buffer = self.rest + data if self.rest else data
         at = 0
-        while self._state is not State.DONE:
-            if self._state is State.DATA:
+        while self._state is not DecoderState.DONE:
+            if self._state is DecoderState.DATA:
                 piece = buffer[at : at + self._missing]
                 if not piece:
                     break
@@ -60,15 +60,15 @@ class ChunkDecoder:
                 self._missing -= len(piece)
                 if self._missing:
                     break
-                self._state = State.DATA_END
-            elif self._state is State.DATA_END:
+                self._state = DecoderState.DATA_END
+            elif self._state is DecoderState.DATA_END:
                 ending = buffer[at : at + 2]
                 if ending != b"\r\n":
                     if b"\r\n".startswith(ending):
                         break
                     raise invalid("chunked body: a chunk is longer than its size says")
                 at += 2
-                self._state = State.SIZE
+                self._state = DecoderState.SIZE
             else:
                 end = buffer.find(b"\r\n", at, at + MAX_LINE_BYTES)
                 if end < 0:
@@ -79,7 +79,7 @@ class ChunkDecoder:
                     break
                 line = buffer[at:end]
                 at = end + 2
-                if self._state is State.SIZE:
+                if self._state is DecoderState.SIZE:
                     self._size_line(line)
                 else:
                     self._trailer_line(line)
@@ -93,11 +93,11 @@ class ChunkDecoder:
         self.size += self._missing
         if self.size > self.limit:
             raise too_large(self.limit)
-        self._state = State.DATA if self._missing else State.TRAILER
+        self._state = DecoderState.DATA if self._missing else DecoderState.TRAILER
 
     def _trailer_line(self, line: bytes) -> None:
         if not line:
-            self._state = State.DONE
+            self._state = DecoderState.DONE
             return
         self._trailer_bytes += len(line)
         if self._trailer_bytes > MAX_TRAILER_BYTES or _TRAILER_LINE.fullmatch(line) is None:

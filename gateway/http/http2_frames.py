@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from gateway.admission.transfer_rate import Allowance
+from gateway.errors import GatewayError
 from proto.model.limits import MAX_HEADER_BYTES
 
 PREFACE_BYTES = 24
@@ -47,7 +48,7 @@ END_HEADERS, PADDED = 0x4, 0x8
 FRAME_SIZE_ERROR, CALM = 6, 11
 
 
-class Refused(Exception):
+class Refused(GatewayError):
     """The connection has to end with a GOAWAY of `code`."""
 
     def __init__(self, code: int, why: str) -> None:

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from gateway.admission.body_budget import Budget, Hold, Kind
 from gateway.admission.slots import Slot
+from gateway.errors import GatewayError
 from proto.model.keys import Key
 from proto.process import trace
 
 JSON = b"application/json"
 
 
-class ClientGone(Exception):
+class ClientGone(GatewayError):
     """The client closed its connection while its request was being served, so no response can be sent."""
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,9 +14,21 @@ from prometheus_client.registry import Collector
 
 from gateway.observe.metrics import Protocol, Snapshot
 from proto.ipc.control import PHASES
+from proto.ipc.figures import (
+    ClockFigures,
+    CursorRow,
+    DiskFigures,
+    QueueRow,
+    ReplicaFigures,
+    ShardFigures,
+    SyncHistogram,
+    TopicRow,
+    WalFigures,
+)
 from proto.model.durability import BY_NAME
 from proto.model.visible import visible
 
+R = TypeVar("R", TopicRow, QueueRow, CursorRow)
 _TOPIC_GAUGES = (
     ("topics_topic_head_seq", "Highest assigned seq per topic."),
     ("topics_topic_earliest_seq", "Seq of the first live record per topic."),
@@ -69,59 +81,59 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "topics_records_written",
         "Records written since the shards started, copies included.",
-        _total(stats, "records_written"),
+        sum(each.records_written for each in stats),
     )
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield GaugeMetricFamily(
-        "topics_quarantined", "Topics whose files cannot be read.", _total(stats, "topics_quarantined")
+        "topics_quarantined", "Topics whose files cannot be read.", sum(each.topics_quarantined for each in stats)
     )
     yield GaugeMetricFamily(
         "topics_files_set_apart",
         "Files in lost+found, because they do not belong where they were.",
-        _total(stats, "files_set_apart"),
+        sum(each.files_set_apart for each in stats),
     )
-    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
+    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", sum(each.queue_topics for each in stats))
     yield GaugeMetricFamily(
-        "topics_queue_leases_in_flight", "Jobs that workers hold.", _total(stats, "queue_leases_in_flight")
+        "topics_queue_leases_in_flight", "Jobs that workers hold.", sum(each.queue_leases_in_flight for each in stats)
     )
     yield GaugeMetricFamily(
         "topics_letters_waiting",
         "Dead letters, and redrives of them, that have not arrived yet.",
-        _total(stats, "letters_waiting"),
+        sum(each.letters_waiting for each in stats),
     )
-    yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
+    yield GaugeMetricFamily("topics_routers", "Routers.", sum(each.routers for each in stats))
     yield GaugeMetricFamily(
         "topics_routers_waiting",
         "Routers that wait: for room in their destination, under the cap over all topics, or on the disk.",
-        _total(stats, "routers_waiting"),
+        sum(each.routers_waiting for each in stats),
     )
     yield CounterMetricFamily(
-        "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
+        "topics_router_copies_total", "Records copied by routers.", sum(each.router_copies for each in stats)
     )
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
-    yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
+    yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", sum(each.watch_sessions for each in stats))
     ready = all(snapshot.serving) and not snapshot.draining
     yield GaugeMetricFamily("topics_ready", "1 when every shard serves and answers.", int(ready))
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
     yield from _shard_families(snapshot)
-    yield from _clock_families([shard["clock"] for shard in stats if "clock" in shard])
-    yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
-    yield from _replica_families([shard.get("replica") for shard in stats])
+    yield from _clock_families([each.clock for each in stats])
+    yield from _disk_families([each.disk for each in stats])
+    yield from _replica_families([each.replica for each in stats])
     yield from _request_families(snapshot)
     yield _internal_errors(snapshot)
     for protocol in snapshot.protocols:
         yield from _protocol_families(protocol)
     yield from _topic_families(stats, snapshot.max_topics)
     yield from _cursor_families(stats, snapshot.max_topics)
-    yield from _wal_families([shard.get("wal", {}) for shard in stats])
-    yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
+    yield from _wal_families([each.wal for each in stats])
+    yield _fsync_family([each.fsync_us for each in stats if each.fsync_us.bounds])
 
 
-def _by_class(stats: list[Mapping[str, Any]]) -> Metric:
+def _by_class(stats: list[ShardFigures]) -> Metric:
     classes: Counter[str] = Counter()
     for shard in stats:
-        classes.update(shard.get("topics_by_class", {}))
+        classes.update(shard.topics_by_class)
     family = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
     for name in sorted(BY_NAME.keys() | classes.keys()):
         family.add_metric([name], classes[name])
@@ -136,15 +148,11 @@ def _internal_errors(snapshot: Snapshot) -> Metric:
     )
     processes = {"gateway": snapshot.internal_errors}
     for index, shard in enumerate(snapshot.shard_stats):
-        processes[f"shard-{index:02d}"] = shard.get("internal_errors", {})
+        processes[f"shard-{index:02d}"] = shard.internal_errors
     for process, counts in processes.items():
         for operation, count in sorted(counts.items()):
             family.add_metric([process, operation], count)
     return family
-
-
-def _total(maps: Iterable[Mapping[str, Any]], key: str) -> float:
-    return float(sum(each.get(key, 0) for each in maps))
 
 
 def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -168,26 +176,28 @@ def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield hangs
 
 
-def _clock_families(clocks: list[Mapping[str, Any]]) -> Iterator[Metric]:
+def _clock_families(clocks: list[ClockFigures]) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "topics_clock_steps", "Steps of the wall clock that shards noticed.", _total(clocks, "steps")
+        "topics_clock_steps", "Steps of the wall clock that shards noticed.", sum(each.steps for each in clocks)
     )
-    furthest = max((float(clock["offset_ms"]) for clock in clocks), key=abs, default=0.0)
+    furthest = max((float(each.offset_ms) for each in clocks), key=abs, default=0.0)
     yield GaugeMetricFamily("topics_clock_offset_ms", "Wall clock ahead of shard time, where most.", furthest)
 
 
-def _disk_families(disks: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    known = [disk["free_bytes"] for disk in disks if disk.get("free_bytes") is not None]
+def _disk_families(disks: list[DiskFigures]) -> Iterator[Metric]:
+    known = [each.free_bytes for each in disks if each.free_bytes is not None]
     free = GaugeMetricFamily("topics_disk_free_bytes", "Bytes free on the disk of the shard that has the fewest.")
     if known:
         free.add_metric([], min(known))
     yield free
     yield CounterMetricFamily(
-        "topics_disk_refused", "Writes refused because the disk was nearly full.", _total(disks, "refused_total")
+        "topics_disk_refused",
+        "Writes refused because the disk was nearly full.",
+        sum(each.refused_total for each in disks),
     )
 
 
-def _replica_families(replicas: list[Mapping[str, Any] | None]) -> Iterator[Metric]:
+def _replica_families(replicas: list[ReplicaFigures | None]) -> Iterator[Metric]:
     """Of shards that have a bucket."""
     known = [(str(index), each) for index, each in enumerate(replicas) if each]
     if not known:
@@ -195,16 +205,16 @@ def _replica_families(replicas: list[Mapping[str, Any] | None]) -> Iterator[Metr
     for name, key, summary in _REPLICA_GAUGES:
         gauge = GaugeMetricFamily(name, summary, labels=["shard"])
         for shard, figures in known:
-            gauge.add_metric([shard], figures[key] / (1000 if key.endswith("_ms") else 1))
+            gauge.add_metric([shard], getattr(figures, key) / (1000 if key.endswith("_ms") else 1))
         yield gauge
     for name, key, summary in _REPLICA_COUNTERS:
         counter = CounterMetricFamily(name, summary, labels=["shard"])
         for shard, figures in known:
-            counter.add_metric([shard], figures[key])
+            counter.add_metric([shard], getattr(figures, key))
         yield counter
     role = GaugeMetricFamily("topics_replica_role", "1 for the role of the shard's copy.", labels=["shard", "role"])
     for shard, figures in known:
-        role.add_metric([shard, figures["role"]], 1)
+        role.add_metric([shard, figures.role], 1)
     yield role
 
 
@@ -231,43 +241,44 @@ def _protocol_families(protocol: Protocol) -> Iterator[Metric]:
     yield commands
 
 
-def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
-    rows, truncated = _first(stats, "per_topic", most)
+def _topic_families(stats: list[ShardFigures], most: int) -> Iterator[Metric]:
+    rows, left_out = _first([each.per_topic for each in stats], most)
     for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
         family = GaugeMetricFamily(name, summary, labels=["topic"])
         for row in rows:
-            family.add_metric([row[0]], row[column])
+            family.add_metric([row.topic], float(row[column]))
         yield family
-    queues, _ = _first(stats, "per_queue", most)
+    queues, _ = _first([each.per_queue for each in stats], most)
     for column, (name, summary) in enumerate(_QUEUE_METRICS, 1):
         kind = CounterMetricFamily if name in _QUEUE_COUNTERS else GaugeMetricFamily
         of_queues = kind(name, summary, labels=["topic"])
-        for row in queues:
-            of_queues.add_metric([row[0]], row[column])
+        for queue in queues:
+            of_queues.add_metric([queue.topic], float(queue[column]))
         yield of_queues
     yield _dead_letters(rows, queues)
+    truncated = left_out or any(each.per_topic_truncated for each in stats)
     yield GaugeMetricFamily(
         "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
     )
 
 
-def _dead_letters(topics: list[Any], queues: list[Any]) -> Metric:
+def _dead_letters(topics: list[TopicRow], queues: list[QueueRow]) -> Metric:
     """Of queues whose dead-letter topic has metrics of its own: a key that may not see it learns nothing here."""
     family = GaugeMetricFamily(
         "topics_topic_queue_dead_letters",
         "Records in the dead-letter topic of a queue, also those of other queues.",
         labels=["topic"],
     )
-    records = {row[0]: row[3] for row in topics}
-    for name, *_, dead_letter in queues:
-        if dead_letter in records:
-            family.add_metric([name], records[dead_letter])
+    records = {row.topic: row.records for row in topics}
+    for row in queues:
+        if row.dead_letter in records:
+            family.add_metric([row.topic], records[row.dead_letter])
     return family
 
 
-def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("topics_cursors", "Named cursors.", _total(stats, "cursors"))
-    rows, truncated = _first(stats, "cursor_lag", most)
+def _cursor_families(stats: list[ShardFigures], most: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily("topics_cursors", "Named cursors.", sum(each.cursors for each in stats))
+    rows, left_out = _first([each.cursor_lag for each in stats], most)
     family = GaugeMetricFamily(
         "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
     )
@@ -279,36 +290,38 @@ def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metr
     for label, lag in lags.items():
         family.add_metric(label, lag)
     yield family
+    truncated = left_out or any(each.cursor_lag_truncated for each in stats)
     yield GaugeMetricFamily(
         "topics_cursor_metrics_truncated", "1 when the per-cursor metrics leave cursors out.", int(truncated)
     )
 
 
-def _first(stats: list[Mapping[str, Any]], what: str, most: int) -> tuple[list[Any], bool]:
-    """Merge the shards' lists `what`; return the first `most` rows, and whether there are more."""
-    rows = sorted(chain.from_iterable(shard.get(what, ()) for shard in stats))
-    return rows[:most], len(rows) > most or any(shard.get(f"{what}_truncated") for shard in stats)
+def _first(lists: list[list[R]], most: int) -> tuple[list[R], bool]:
+    """Merge the shards' lists; return the first `most` rows, and whether there are more."""
+    rows = sorted(chain.from_iterable(lists))
+    return rows[:most], len(rows) > most
 
 
-def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:
+def _wal_families(wals: list[WalFigures]) -> Iterator[Metric]:
     for name, summary in _WAL_COUNTERS:
-        yield CounterMetricFamily(f"topics_wal_{name}", summary, _total(wals, name))
+        yield CounterMetricFamily(f"topics_wal_{name}", summary, sum(getattr(each, name) for each in wals))
     for name, summary in _WAL_GAUGES:
-        value = max((wal.get(name, 0) for wal in wals), default=0) if name.endswith("_peak") else _total(wals, name)
+        values = [getattr(each, name) for each in wals]
+        value = max(values, default=0) if name.endswith("_peak") else sum(values)
         yield GaugeMetricFamily(f"topics_wal_{name}", summary, value)
 
 
-def _fsync_family(histograms: list[Mapping[str, Any]]) -> Metric:
+def _fsync_family(histograms: list[SyncHistogram]) -> Metric:
     # Shards of one release have the same bounds. If they differ, only histograms with equal bounds can be summed.
-    bounds = histograms[0]["bounds"] if histograms else []
-    same = [each for each in histograms if each["bounds"] == bounds]
-    counts = [sum(column) for column in zip(*(each["counts"] for each in same), strict=True)] or [0]
+    bounds = histograms[0].bounds if histograms else ()
+    same = [each for each in histograms if each.bounds == bounds]
+    counts = [sum(column) for column in zip(*(each.counts for each in same), strict=True)] or [0]
     labels = [f"{bound:g}" for bound in bounds] + ["+Inf"]
     return HistogramMetricFamily(
         "topics_wal_fsync_latency_us",
         "Microseconds a sync of the WAL took.",
         buckets=list(zip(labels, accumulate(counts), strict=True)),
-        sum_value=_total(same, "sum"),
+        sum_value=float(sum(each.sum for each in same)),
     )
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import nan
 from time import monotonic
-from typing import Any
 
 import trio
 
@@ -24,7 +23,7 @@ from gateway.contract.operations import OPERATIONS
 from gateway.shards.client import Shards
 from proto.api.answers import History
 from proto.ipc.message import Reply
-from proto.ipc.operations import Figures, Sample
+from proto.ipc.operations import Sample, Sampled
 from proto.model.keys import Scope
 from proto.process.faults import faults
 
@@ -44,7 +43,7 @@ class _Seen:
     """The last answer of a shard, and in which of its lives."""
 
     incarnation: int
-    figures: Mapping[str, Any]
+    figures: Sampled
 
 
 class Recorder:
@@ -72,7 +71,7 @@ class Recorder:
 
     async def sample(self) -> None:
         """Ask the shards, and add a sample of what changed since the one before."""
-        replies: dict[int, Reply[Figures]] = {}
+        replies: dict[int, Reply[Sampled]] = {}
         begun = self._clock()
         with trio.move_on_after(PATIENCE_S):
             await self._shards.ask_serving(Sample(), replies)
@@ -86,7 +85,7 @@ class Recorder:
         self._rows.append(array("d", (now, *rates, waiting, latency, *syncs)))
         self._at, self._requests = now, requests
 
-    def _changes(self, replies: Mapping[int, Reply[Figures]]) -> tuple[list[float], tuple[float, float], float]:
+    def _changes(self, replies: Mapping[int, Reply[Sampled]]) -> tuple[list[float], tuple[float, float], float]:
         """Return by how much records, copies and bytes of the log grew, the quantiles of syncs, and what waits. A shard
         that is heard of for the first time, or was started again, has grown by nothing yet."""
         grown, waiting = [0.0, 0.0, 0.0], 0.0
@@ -95,16 +94,16 @@ class Recorder:
         for index, reply in replies.items():
             if reply.extra is None:
                 continue
-            figures, incarnation = reply.extra.figures, self._shards.states[index].incarnation
+            figures, incarnation = reply.extra, self._shards.states[index].incarnation
             before = self._seen.get(index)
             self._seen[index] = _Seen(incarnation, figures)
-            waiting += figures["waiting"]
+            waiting += figures.waiting
             if before is None or before.incarnation != incarnation:
                 continue
-            for at, name in enumerate(("records", "copies", "bytes")):
-                grown[at] += max(figures[name] - before.figures[name], 0)
-            bounds = figures["bounds"]
-            synced = [now - then for now, then in zip(figures["syncs"], before.figures["syncs"], strict=True)]
+            for at, (now, then) in enumerate(zip(_counters(figures), _counters(before.figures), strict=True)):
+                grown[at] += max(now - then, 0)
+            bounds = figures.bounds
+            synced = [now - then for now, then in zip(figures.syncs, before.figures.syncs, strict=True)]
             counts = [one + other for one, other in zip(counts or [0] * len(synced), synced, strict=True)]
         return grown, (quantile(bounds, counts, 0.5), quantile(bounds, counts, 0.99)), waiting
 
@@ -114,6 +113,10 @@ class Recorder:
         ages = [round((now - at) * 1000) for at in columns[0]]
         named = {name: [round(value, 2) for value in each] for name, each in zip(_ROW[1:], columns[1:], strict=True)}
         return History(every_ms=round(EVERY_S * 1000), since_ms=round((now - self._since) * 1000), ago_ms=ages, **named)
+
+
+def _counters(sampled: Sampled) -> tuple[int, int, int]:
+    return sampled.records, sampled.copies, sampled.bytes
 
 
 def _requests(served: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
 from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
+from proto.ipc.figures import ShardFigures
 from proto.ipc.message import Reply
 from proto.ipc.operations import Figures, Stats
 from proto.model.keys import Key
@@ -39,7 +41,7 @@ class Snapshot:
     serving: list[bool]
     progress: float
     counters: list[tuple[int, int, int]]
-    shard_stats: list[Mapping[str, Any]]
+    shard_stats: list[ShardFigures]
     draining: bool
     requests: Mapping[tuple[str, int], int]
     in_flight: int
@@ -59,9 +61,9 @@ class Scraper:
     def __init__(self, shards: Shards, max_topics: int) -> None:
         self._shards = shards
         self._max_topics = max_topics
-        self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
+        self._last: list[ShardFigures] = [ShardFigures()] * len(shards.states)
 
-    async def stats(self, key: Key) -> list[Mapping[str, Any]]:
+    async def stats(self, key: Key) -> list[ShardFigures]:
         """Return the latest statistics of every shard. Rows per topic and cursor cover only the key's topics. Raises no
         errors of shards: a shard that does not reply counts with its last statistics."""
         asked = Stats(self._max_topics, self._max_topics, key.prefixes)
@@ -76,16 +78,16 @@ class Scraper:
         return [_covered(stats, key) for stats in latest]
 
 
-def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
+def _covered(stats: ShardFigures, key: Key) -> ShardFigures:
     """Return `stats` with the rows that the key covers: statistics kept from another key's scrape name any topic."""
     if not key.prefixes:
         return stats
-    named = {
-        what: [row for row in stats[what] if key.covers(row[0])]
-        for what in ("per_topic", "per_queue", "cursor_lag")
-        if what in stats
-    }
-    return {**stats, **named}
+    return replace(
+        stats,
+        per_topic=[row for row in stats.per_topic if key.covers(row.topic)],
+        per_queue=[row for row in stats.per_queue if key.covers(row.topic)],
+        cursor_lag=[row for row in stats.cursor_lag if key.covers(row.topic)],
+    )
 
 
 def as_json(accept: bytes) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from gateway.errors import GatewayError
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
@@ -47,7 +48,7 @@ class _Meta(msgspec.Struct):
 _meta = msgspec.json.Decoder(_Meta).decode
 
 
-class RogError(Exception):
+class RogError(GatewayError):
     """A command failed; the text of the error is the answer."""
 
 

@@ -24,7 +24,7 @@ from proto.model.surrogates import apply
 from proto.process.faults import faults
 from proto.wire import walrus
 from proto.wire.byte_parser import Steps
-from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, State
+from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, StateCommand
 
 CURSOR = "walrus"
 UNKNOWN_TOPIC = "unknown topic"
@@ -70,7 +70,7 @@ class Walrus:
         return b"OK " + content
 
     async def state(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call(operations.State(touch=False), topic))
+        reply = _check(await self._shards.call(operations.StateGet(touch=False), topic))
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
         first = shard_of(topic, self._nodes)
@@ -87,15 +87,15 @@ class Walrus:
 
     async def metrics(self, node: int) -> bytes:
         """Return the metrics of a cluster in its first term: node 1 leads. Log indexes are sums over all shards."""
-        wals = [reply.extra.figures["wal"] for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
+        wals = [reply.extra.figures.wal for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
         return _to_json(
             {
                 "id": node,
                 "current_term": 1,
                 "current_leader": 1,
                 "state": "Leader" if node == 1 else "Follower",
-                "last_log_index": sum(wal["last_frame"] for wal in wals),
-                "last_applied": sum(wal["synced_frame"] for wal in wals),
+                "last_log_index": sum(wal.last_frame for wal in wals),
+                "last_applied": sum(wal.synced_frame for wal in wals),
                 "membership_config": {"voters": list(range(1, self._nodes + 1)), "learners": []},
             }
         )
@@ -140,7 +140,7 @@ class WalrusSession:
             return await served.get(command.topic)
         if isinstance(command, Register):
             return await served.register(command.topic)
-        if isinstance(command, State):
+        if isinstance(command, StateCommand):
             return await served.state(command.topic)
         return await served.metrics(self._node)
 

@@ -61,7 +61,7 @@ ROUNDS = 4
 _log: Any = structlog.get_logger()
 
 
-class State(IntEnum):
+class DriveState(IntEnum):
     QUEUED = auto()
     RUNNING = auto()
     READING = auto()
@@ -71,7 +71,7 @@ class State(IntEnum):
     OVER = auto()
 
 
-class Event(IntEnum):
+class DriveEvent(IntEnum):
     TURN = auto()
     WANTS_INPUT = auto()
     WANTS_ROOM = auto()
@@ -88,24 +88,44 @@ class Event(IntEnum):
     CLOSE = auto()
 
 
-MOVES: dict[State, dict[Event, State]] = {
-    State.QUEUED: {Event.TURN: State.RUNNING, Event.STOP: State.QUEUED, Event.CLOSE: State.OVER},
-    State.RUNNING: {
-        Event.WANTS_INPUT: State.READING,
-        Event.WANTS_ROOM: State.WRITING,
-        Event.WAITS_FOR_REPLY: State.ASKING,
-        Event.WANTS_TURN: State.QUEUED,
-        Event.WANTS_TASK: State.CARRIED,
-        Event.GOES_ON: State.QUEUED,
-        Event.ENDS: State.OVER,
+MOVES: dict[DriveState, dict[DriveEvent, DriveState]] = {
+    DriveState.QUEUED: {
+        DriveEvent.TURN: DriveState.RUNNING,
+        DriveEvent.STOP: DriveState.QUEUED,
+        DriveEvent.CLOSE: DriveState.OVER,
     },
-    State.READING: {Event.INPUT: State.RUNNING, Event.STOP: State.QUEUED, Event.CLOSE: State.OVER},
-    State.WRITING: {Event.ROOM: State.RUNNING, Event.STOP: State.QUEUED, Event.CLOSE: State.OVER},
-    State.ASKING: {Event.REPLY: State.QUEUED, Event.STOP: State.QUEUED, Event.CLOSE: State.OVER},
-    State.CARRIED: {Event.WANTS_DRIVER: State.QUEUED, Event.GOES_ON: State.QUEUED, Event.ENDS: State.OVER},
-    State.OVER: {},
+    DriveState.RUNNING: {
+        DriveEvent.WANTS_INPUT: DriveState.READING,
+        DriveEvent.WANTS_ROOM: DriveState.WRITING,
+        DriveEvent.WAITS_FOR_REPLY: DriveState.ASKING,
+        DriveEvent.WANTS_TURN: DriveState.QUEUED,
+        DriveEvent.WANTS_TASK: DriveState.CARRIED,
+        DriveEvent.GOES_ON: DriveState.QUEUED,
+        DriveEvent.ENDS: DriveState.OVER,
+    },
+    DriveState.READING: {
+        DriveEvent.INPUT: DriveState.RUNNING,
+        DriveEvent.STOP: DriveState.QUEUED,
+        DriveEvent.CLOSE: DriveState.OVER,
+    },
+    DriveState.WRITING: {
+        DriveEvent.ROOM: DriveState.RUNNING,
+        DriveEvent.STOP: DriveState.QUEUED,
+        DriveEvent.CLOSE: DriveState.OVER,
+    },
+    DriveState.ASKING: {
+        DriveEvent.REPLY: DriveState.QUEUED,
+        DriveEvent.STOP: DriveState.QUEUED,
+        DriveEvent.CLOSE: DriveState.OVER,
+    },
+    DriveState.CARRIED: {
+        DriveEvent.WANTS_DRIVER: DriveState.QUEUED,
+        DriveEvent.GOES_ON: DriveState.QUEUED,
+        DriveEvent.ENDS: DriveState.OVER,
+    },
+    DriveState.OVER: {},
 }
-_AWAITED = {State.READING: Event.INPUT, State.WRITING: Event.ROOM}
+_AWAITED = {DriveState.READING: DriveEvent.INPUT, DriveState.WRITING: DriveEvent.ROOM}
 
 
 class Stopped(BaseException):
@@ -152,7 +172,7 @@ class Drive:
     ) -> None:
         """Serve a connection; call `ended` when its socket is closed. Tasks that carry the coroutine run in
         `nursery`."""
-        self.state = State.QUEUED
+        self.state = DriveState.QUEUED
         self._reactor = reactor
         self._nursery = nursery
         self._raw = raw
@@ -168,7 +188,7 @@ class Drive:
         self._scope: trio.CancelScope | None = None
         reactor.queue(self)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: DriveEvent) -> None:
         self.state = MOVES[self.state][event]
 
     def on_events(self, _: int) -> None:
@@ -180,27 +200,27 @@ class Drive:
         self._run()
 
     def on_turn(self) -> None:
-        if self.state is State.QUEUED:
-            self._move(Event.TURN)
+        if self.state is DriveState.QUEUED:
+            self._move(DriveEvent.TURN)
             self._run()
 
     def _on_reply(self) -> None:
-        self._move(Event.REPLY)
+        self._move(DriveEvent.REPLY)
         self._reactor.queue(self)
 
     def stop(self) -> None:
         """End the coroutine: with `Stopped`, or in a task by cancellation. Later code of the coroutine still runs."""
-        if self.state is State.CARRIED:
+        if self.state is DriveState.CARRIED:
             if self._scope is not None:
                 self._scope.cancel()
             else:
                 self._error = Stopped()
             return
-        if self.state is State.OVER:
+        if self.state is DriveState.OVER:
             return
-        queued = self.state is State.QUEUED
+        queued = self.state is DriveState.QUEUED
         self._error = Stopped()
-        self._move(Event.STOP)
+        self._move(DriveEvent.STOP)
         if not queued:
             self._reactor.queue(self)
 
@@ -212,22 +232,22 @@ class Drive:
             self._follow()
             return
         if trap is Want.INPUT:
-            self._move(Event.WANTS_INPUT)
+            self._move(DriveEvent.WANTS_INPUT)
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
         elif not isinstance(trap, Want):
-            self._move(Event.WAITS_FOR_REPLY)
+            self._move(DriveEvent.WAITS_FOR_REPLY)
             trap.wakes(self._on_reply)
         elif trap is Want.ROOM:
-            self._move(Event.WANTS_ROOM)
+            self._move(DriveEvent.WANTS_ROOM)
             if self._mask != select.EPOLLOUT:
                 self._watch(select.EPOLLOUT)
         elif trap is Want.TURN:
-            self._move(Event.WANTS_TURN)
+            self._move(DriveEvent.WANTS_TURN)
             self._reactor.queue(self)
         else:
             assert trap is Want.TASK, trap
-            self._move(Event.WANTS_TASK)
+            self._move(DriveEvent.WANTS_TASK)
             self._unwatch()
             self._context.run(self._nursery.start_soon, self._carry)
 
@@ -238,7 +258,7 @@ class Drive:
             self._end()
             return
         self._coroutine = following
-        self._move(Event.GOES_ON)
+        self._move(DriveEvent.GOES_ON)
         self._reactor.queue(self)
 
     async def _carry(self) -> None:
@@ -258,7 +278,7 @@ class Drive:
             self._follow()
             return
         self._context = copy_context()
-        self._move(Event.WANTS_DRIVER)
+        self._move(DriveEvent.WANTS_DRIVER)
         self._reactor.queue(self)
 
     def _watch(self, mask: int) -> None:
@@ -278,7 +298,7 @@ class Drive:
             self._reactor.unwatch(self._raw.fileno())
             self._mask = 0
 
-    def _end(self, event: Event = Event.ENDS) -> None:
+    def _end(self, event: DriveEvent = DriveEvent.ENDS) -> None:
         self._unwatch()
         self._move(event)
         self._served.close()
@@ -286,9 +306,9 @@ class Drive:
 
     def close(self) -> None:
         """End the coroutine at once, because the server ends. A task ends its coroutine itself."""
-        if self.state not in (State.CARRIED, State.OVER):
+        if self.state not in (DriveState.CARRIED, DriveState.OVER):
             self._context.run(self._coroutine.close)
-            self._end(Event.CLOSE)
+            self._end(DriveEvent.CLOSE)
 
 
 class Reader:

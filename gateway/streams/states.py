@@ -50,13 +50,13 @@ class StreamEvent(StrEnum):
     """The client left, or the service gives it up."""
 
 
-class State(StrEnum):
+class SubscriptionState(StrEnum):
     BEHIND = "behind"
     LIVE = "live"
     OVER = "over"
 
 
-class Event(StrEnum):
+class SubscriptionEvent(StrEnum):
     CATCH_UP = "catch_up"
     """The subscription has read up to the head and joined the feed."""
     FALL_BEHIND = "fall_behind"
@@ -89,17 +89,27 @@ STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
         StreamEvent.LEAVE: StreamState.GONE,
     },
 }
-SUBSCRIPTION: dict[State, dict[Event, State]] = {
-    State.BEHIND: {Event.CATCH_UP: State.LIVE, Event.FALL_BEHIND: State.BEHIND, Event.END: State.OVER},
-    State.LIVE: {Event.FALL_BEHIND: State.BEHIND, Event.END: State.OVER},
+SUBSCRIPTION: dict[SubscriptionState, dict[SubscriptionEvent, SubscriptionState]] = {
+    SubscriptionState.BEHIND: {
+        SubscriptionEvent.CATCH_UP: SubscriptionState.LIVE,
+        SubscriptionEvent.FALL_BEHIND: SubscriptionState.BEHIND,
+        SubscriptionEvent.END: SubscriptionState.OVER,
+    },
+    SubscriptionState.LIVE: {
+        SubscriptionEvent.FALL_BEHIND: SubscriptionState.BEHIND,
+        SubscriptionEvent.END: SubscriptionState.OVER,
+    },
     # A feed or a read that ends may still call a subscription that is over.
-    State.OVER: {Event.FALL_BEHIND: State.OVER, Event.END: State.OVER},
+    SubscriptionState.OVER: {
+        SubscriptionEvent.FALL_BEHIND: SubscriptionState.OVER,
+        SubscriptionEvent.END: SubscriptionState.OVER,
+    },
 }
 OPEN = frozenset({StreamState.SERVING, StreamState.DROPPED})
 """States in which a stream takes frames."""
 
-S = TypeVar("S", StreamState, State)
-E = TypeVar("E", StreamEvent, Event)
+S = TypeVar("S", StreamState, SubscriptionState)
+E = TypeVar("E", StreamEvent, SubscriptionEvent)
 
 
 def after(table: Mapping[S, Mapping[E, S]], state: S, event: E) -> S:

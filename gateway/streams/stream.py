@@ -24,7 +24,7 @@ from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
 from gateway.streams.prefix_feeds import PrefixFeeds
-from gateway.streams.states import OPEN, STREAM, Event, State, StreamEvent, StreamState, after
+from gateway.streams.states import OPEN, STREAM, StreamEvent, StreamState, SubscriptionEvent, SubscriptionState, after
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
 from gateway.streams.watch_request import Options
@@ -171,11 +171,11 @@ class Stream(ABC):
     def follows(self, name: str) -> bool:
         """Whether a topic is watched and not deleted."""
         subscription = self.subscriptions.get(name)
-        return subscription is not None and subscription.state is not State.OVER
+        return subscription is not None and subscription.state is not SubscriptionState.OVER
 
     def watching(self) -> int:
         """Return the number of topics that are watched and not deleted."""
-        return sum(subscription.state is not State.OVER for subscription in self.subscriptions.values())
+        return sum(subscription.state is not SubscriptionState.OVER for subscription in self.subscriptions.values())
 
     def join(self, name: str, options: Options, epoch: int) -> None:
         """Begin to watch a topic of a prefix, or its new instance, with its first record. Queued frames stay."""
@@ -197,8 +197,8 @@ class Stream(ABC):
         return
 
     def behind(self, subscription: Subscription) -> None:
-        subscription.note(Event.FALL_BEHIND)
-        if subscription.state is State.OVER:
+        subscription.note(SubscriptionEvent.FALL_BEHIND)
+        if subscription.state is SubscriptionState.OVER:
             return
         self._behind.append(subscription)
         self._start_catching_up()
@@ -231,7 +231,7 @@ class Stream(ABC):
         left = self._limits.watch_queue_bytes - self._held_bytes
         for _ in range(len(self._behind)):
             subscription = self._behind.popleft()
-            if subscription.state is not State.BEHIND:
+            if subscription.state is not SubscriptionState.BEHIND:
                 continue
             if subscription.retry_at > now:
                 self._behind.append(subscription)
@@ -248,7 +248,7 @@ class Stream(ABC):
                 hold = self.feeds.budget.hold(Kind.STREAM, self.key)
                 try:
                     await hold.grow(most)
-                    if subscription.state is not State.BEHIND:
+                    if subscription.state is not SubscriptionState.BEHIND:
                         continue
                     wanted = asking(
                         subscription.options, subscription.epoch, subscription.seq, 0, most, touch=subscription.first
@@ -256,7 +256,7 @@ class Stream(ABC):
                     pending = shards.ask(shards.index_of(subscription.name), wanted, subscription.name)
                     asked.append((subscription, subscription.position, pending, hold))
                 except TopicsError as error:
-                    if subscription.state is State.BEHIND:
+                    if subscription.state is SubscriptionState.BEHIND:
                         subscription.failed(error, now)
             for subscription, position, pending, hold in asked:
                 try:
@@ -264,10 +264,10 @@ class Stream(ABC):
                     if reply.error is not None:
                         raise reply.error
                 except TopicsError as error:
-                    if subscription.state is State.BEHIND:
+                    if subscription.state is SubscriptionState.BEHIND:
                         subscription.failed(error, monotonic())
                 else:
-                    if subscription.state is State.BEHIND and subscription.position == position:
+                    if subscription.state is SubscriptionState.BEHIND and subscription.position == position:
                         subscription.read(reply, hold)
                     else:  # the queue was dropped meanwhile, so this reply is too
                         self.behind(subscription)
@@ -370,8 +370,8 @@ class Stream(ABC):
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
         for subscription in self.subscriptions.values():
-            if subscription.position != subscription.handed and subscription.state is not State.OVER:
-                waiting = subscription.state is State.BEHIND
+            if subscription.position != subscription.handed and subscription.state is not SubscriptionState.OVER:
+                waiting = subscription.state is SubscriptionState.BEHIND
                 subscription.back_to_handed()
                 if not waiting:
                     self.behind(subscription)

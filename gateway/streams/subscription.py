@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gateway.admission.body_budget import Hold
 from gateway.streams.event_ids import TOLD, Position
-from gateway.streams.states import SUBSCRIPTION, Event, State, after
+from gateway.streams.states import SUBSCRIPTION, SubscriptionEvent, SubscriptionState, after
 from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed, TopicFeeds
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
@@ -85,7 +85,7 @@ class Subscription:
         self.epoch, self.seq, self.born = position
         self.handed = position
         self.head = 0
-        self.state = State.BEHIND
+        self.state = SubscriptionState.BEHIND
         self.first = True
         """Whether the subscription has read nothing on this connection yet."""
         self.feed: TopicFeed | None = None
@@ -145,9 +145,9 @@ class Subscription:
 
     def over(self) -> None:
         self._leave()
-        self.note(Event.END)
+        self.note(SubscriptionEvent.END)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: SubscriptionEvent) -> None:
         self.state = after(SUBSCRIPTION, self.state, event)
 
     def back_to_handed(self) -> None:
@@ -177,7 +177,7 @@ class Subscription:
         if self.feed is None:
             self.stream.behind(self)
         else:
-            self.note(Event.CATCH_UP)
+            self.note(SubscriptionEvent.CATCH_UP)
             self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
 
     def _lost(self, gap: tuple[int, int, str, str | None], epoch: int, earliest: int, head: int) -> None:

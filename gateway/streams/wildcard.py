@@ -13,7 +13,7 @@ from typing import Protocol
 from gateway.streams.event_ids import TOLD, mark
 from gateway.streams.prefix_feed import PrefixFeed
 from gateway.streams.prefix_feeds import PrefixFeeds
-from gateway.streams.states import State
+from gateway.streams.states import SubscriptionState
 from gateway.streams.subscription import Subscription
 from gateway.streams.watch_request import Options
 from proto.model.keys import Key
@@ -111,7 +111,7 @@ class Wildcard:
     def _is_new(self, name: str, epoch: int) -> bool:
         """Whether a listed topic is to be watched: it is not watched, and the client was not told that it ended."""
         known = self._stream.subscriptions.get(name)
-        return known is None or (known.state is State.OVER and known.epoch != epoch)
+        return known is None or (known.state is SubscriptionState.OVER and known.epoch != epoch)
 
     def _join(self, name: str, epoch: int) -> None:
         self._left_out.discard(name)
@@ -127,7 +127,7 @@ class Wildcard:
     def _tidy(self, feed: PrefixFeed) -> None:
         """Forget the deleted topics that the list no longer has and whose clients know it."""
         for name, known in tuple(self._stream.subscriptions.items()):
-            if known.state is State.OVER and known.handed.epoch == TOLD and feed.epoch(name) is None:
+            if known.state is SubscriptionState.OVER and known.handed.epoch == TOLD and feed.epoch(name) is None:
                 self._stream.forget(name)
 
     def news(self) -> tuple[str, list[str]] | None:

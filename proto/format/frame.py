@@ -61,6 +61,7 @@ from typing import Any
 import cbor2
 import xxhash
 
+from proto.errors import ProtoError
 from proto.format.buffer import PADDING, Buffer, pad8
 from proto.format.columns import ENCODINGS, Column, Columns
 
@@ -102,7 +103,7 @@ class Kind(IntEnum):
     """A Rog log and its number of partitions. Belongs to no topic."""
 
 
-class FrameError(Exception):
+class FrameError(ProtoError):
     """The bytes at this offset are not a valid frame. The message says why."""
 
 

@@ -23,6 +23,8 @@ from typing import Any, get_args
 
 import cbor2
 
+from proto.errors import ProtoError
+
 LENGTH = struct.Struct("<I")
 MAX_CONTROL_BYTES = 16 << 20
 CONTROL_FD_VARIABLE = "TOPICS_CONTROL_FD"
@@ -206,7 +208,7 @@ Control = (
 _TYPES: dict[str, type[Any]] = {t.__name__: t for t in get_args(Control)}
 
 
-class ControlError(Exception):
+class ControlError(ProtoError):
     """Bytes on a control socket that are not a control message."""
 
 

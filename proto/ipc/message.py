@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import msgspec
 from msgspec import Struct
 
+from proto.errors import ProtoError
 from proto.ipc.operations import NAMES, AnyAnswer, AnyOperation
 from proto.model.errors import ErrorCode, TopicsError
 
@@ -51,7 +52,7 @@ INLINE_BYTES = 8 << 10
 """Bodies up to this size are part of the first frame. Larger ones cost less as frames of their own, by measurement."""
 
 
-class MessageError(Exception):
+class MessageError(ProtoError):
     """Bytes that are not a packet of this version: the peer is another program or another release."""
 
 

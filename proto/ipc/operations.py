@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
 from msgspec import Struct
 
+from proto.ipc.figures import ShardFigures
+
 A = TypeVar("A")
 Names = tuple[str, ...]
 Letters = tuple[bytes, tuple[int, ...]]
@@ -64,7 +66,7 @@ class Diff(Operation[None], tag="diff", frozen=True):
     pass
 
 
-class State(Operation[None], tag="state", frozen=True):
+class StateGet(Operation[None], tag="state", frozen=True):
     touch: bool = True
     """The request counts as use of the topic."""
 
@@ -436,9 +438,7 @@ class Ping(Operation[None], tag="ping", frozen=True):
 
 
 class Figures(Answer, tag="figures", frozen=True):
-    """The shard's statistics by name, for metrics and the status page."""
-
-    figures: dict[str, Any]
+    figures: ShardFigures
 
 
 class Stats(Operation[Figures], tag="stats", frozen=True):
@@ -447,7 +447,19 @@ class Stats(Operation[Figures], tag="stats", frozen=True):
     prefixes: Names = ()
 
 
-class Sample(Operation[Figures], tag="sample", frozen=True):
+class Sampled(Answer, tag="sampled", frozen=True):
+    records: int
+    """Written since the shard started, as are the others."""
+    copies: int
+    bytes: int
+    waiting: int
+    """Requests that wait for the log."""
+    bounds: tuple[float, ...]
+    """Of `syncs`, in µs."""
+    syncs: tuple[int, ...]
+
+
+class Sample(Operation[Sampled], tag="sample", frozen=True):
     """Asks for the counters that the gateway keeps a history of: few numbers, whatever is stored."""
 
 
@@ -485,7 +497,7 @@ class Row:
 TABLE = (
     Row(Append, Arrived, records=True),
     Row(Diff, records=True, waits=True),
-    Row(State, records=False),
+    Row(StateGet, records=False),
     Row(Configure, records=True),
     Row(DeleteTopic, records=False),
     Row(DeleteRecords, records=True),
@@ -528,7 +540,7 @@ TABLE = (
     Row(SessionCount, Sessions, records=False),
     Row(Ping, records=False),
     Row(Stats, Figures, records=False),
-    Row(Sample, Figures, records=False),
+    Row(Sample, Sampled, records=False),
     Row(Allowance, Want, records=False, waits=True),
     Row(AllowanceReturn, records=False, waits=True),
 )

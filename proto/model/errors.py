@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from proto.errors import ProtoError
+
 
 class ErrorCode(StrEnum):
     """Stable, machine-readable codes that clients branch on."""
@@ -67,7 +69,7 @@ STATUS: dict[ErrorCode, int] = {
 }
 
 
-class TopicsError(Exception):
+class TopicsError(ProtoError):
     """A request that cannot be served, with the error answer for the client.
 
     `detail` becomes `error.detail`. `retry_after_ms`, if set, becomes the `Retry-After` header, rounded up to whole

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from proto.errors import ProtoError
+
 MAX_SKIP_BYTES = 16 << 20
 """A larger announced size ends the connection, because skipping it would take too long."""
 
@@ -25,7 +27,7 @@ class Skip:
 Steps = Generator[int | Skip, bytes, T]
 
 
-class ProtocolError(Exception):
+class ProtocolError(ProtoError):
     """The peer's bytes are not a command; the message is the answer to it. `fatal` means that the start of the next
     command is unknown or too far away."""
 

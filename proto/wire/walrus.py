@@ -52,7 +52,7 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateCommand:
     topic: str
 
 
@@ -61,8 +61,8 @@ class Metrics:
     pass
 
 
-Command = Register | Put | Get | State | Metrics
-_WITH_TOPIC: dict[str, type[Register | Get | State]] = {"REGISTER": Register, "GET": Get, "STATE": State}
+Command = Register | Put | Get | StateCommand | Metrics
+_WITH_TOPIC: dict[str, type[Register | Get | StateCommand]] = {"REGISTER": Register, "GET": Get, "STATE": StateCommand}
 
 
 def read() -> Steps[Command]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from proto.model.topic_config import TopicConfig
-from shardd.checkpoint.segment_summary import State
+from shardd.checkpoint.segment_summary import BatchState
 from shardd.storage.batch import Batch
 from shardd.storage.segment import Entry, Segment, StoredFrame, flags_check
 from shardd.topic.topic import Topic
@@ -26,7 +26,7 @@ class TopicPlan:
     deleted: list[Planned] = field(default_factory=list)
     cold: list[tuple[Segment, Path]] = field(default_factory=list)
     written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
-    states: list[State] | None = None
+    states: list[BatchState] | None = None
     """States of its batches, if the topic is small."""
     held: list[tuple[list[int], int]] = field(default_factory=list)
     """Of an unloaded topic: `[number of the first frame, size]` of the file of held frames that was written, and its
@@ -80,7 +80,7 @@ def segment_of(batch: Batch) -> Segment:
     return batch.stored.segment
 
 
-def places_of(plan: TopicPlan, known: list[State]) -> dict[int, list[tuple[Entry, State]]]:
+def places_of(plan: TopicPlan, known: list[BatchState]) -> dict[int, list[tuple[Entry, BatchState]]]:
     """By id of the segment object: the places of a topic's batches after the plan has been carried out."""
     waiting = iter(plan.batches)
     new = {
@@ -88,14 +88,14 @@ def places_of(plan: TopicPlan, known: list[State]) -> dict[int, list[tuple[Entry
         for segment, entries in plan.written
         for entry, (batch, _) in zip(entries, waiting, strict=False)
     }
-    places: dict[int, list[tuple[Entry, State]]] = {}
+    places: dict[int, list[tuple[Entry, BatchState]]] = {}
     for state in sorted(known, key=_first_seq):
         segment, entry = new.get(id(state[0])) or _place(state[0])
         places.setdefault(segment, []).append((entry, state))
     return places
 
 
-def _first_seq(state: State) -> int:
+def _first_seq(state: BatchState) -> int:
     return state[0].first_seq
 
 

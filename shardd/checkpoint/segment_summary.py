@@ -25,19 +25,19 @@ from shardd.storage.segment import Entry, Segment, StoredFrame, flags_check
 from shardd.topic.topic import Topic
 
 FRAMES = 128
-State = tuple[Batch, int, bytes | None, int]
+BatchState = tuple[Batch, int, bytes | None, int]
 """A batch and its state at the time of the plan: `start`, flags (None: none, or they are listed), live bytes."""
-Place = tuple[Entry, State]
+Place = tuple[Entry, BatchState]
 
 
-def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> list[State] | None:
+def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> list[BatchState] | None:
     """The states of a topic's batches for the summary; None if the topic has too many frames, or flags that only the
     file has. `unstored` are the batches that the checkpoint writes, `listed` those whose flags the catalog lists."""
     new = {id(batch) for batch in unstored}
     if sum(segment.frames for segment in topic.segments) + len(new) > FRAMES:
         return None
     apart = {id(batch) for batch in listed}
-    found: list[State] = []
+    found: list[BatchState] = []
     for batch in topic.batches:
         if batch.stored is None and id(batch) not in new:
             continue  # in memory only, lost at a restart
@@ -52,7 +52,7 @@ def _as_filed(batch: Batch, flags: bytes | None) -> bool:
     return batch.filed == (0 if flags is None else flags_check(batch.first_seq, flags))
 
 
-def forgotten(batch: Batch) -> State:
+def forgotten(batch: Batch) -> BatchState:
     """The state of a listed batch that has left its topic."""
     return batch, batch.start, None, batch.live_size
 

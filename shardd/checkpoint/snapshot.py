@@ -23,7 +23,7 @@ _Run = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SavedState:
     """The state of a topic that the next start is to find, as far as it is not the state in memory."""
 
     head_seq: int
@@ -43,7 +43,7 @@ class Field(Generic[_Value]):
 
     name: str
     attributes: tuple[str, ...]
-    dump: Callable[[Topic, State], _Value]
+    dump: Callable[[Topic, SavedState], _Value]
     load: Callable[[Topic, _Value], None] | None
     """None: an argument of `Topic`."""
     optional: bool = False
@@ -70,7 +70,7 @@ def _load_gaps(topic: Topic, ranges: list[_Range]) -> None:
     topic.gaps = Gaps([(first, last, reason) for first, last, reason in ranges])
 
 
-def _dump_queue(topic: Topic, state: State) -> dict[str, Any] | None:
+def _dump_queue(topic: Topic, state: SavedState) -> dict[str, Any] | None:
     if topic.queue is None:
         return None
     return {**topic.queue.dump(everything=state.all_leases), "at": state.now_ms}
@@ -85,7 +85,7 @@ def _load_cursors(topic: Topic, cursors: dict[str, tuple[int, int]]) -> None:
     topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in cursors.items()}
 
 
-def _dump_makers(topic: Topic, state: State) -> dict[str, bytes] | None:
+def _dump_makers(topic: Topic, state: SavedState) -> dict[str, bytes] | None:
     return {name: cursor.maker for name, cursor in topic.cursors.items() if cursor.maker} or None
 
 
@@ -94,7 +94,7 @@ def _load_makers(topic: Topic, makers: dict[str, bytes]) -> None:
         topic.cursors[name].maker = maker
 
 
-def _dump_lane(topic: Topic, state: State) -> dict[str, Any] | None:
+def _dump_lane(topic: Topic, state: SavedState) -> dict[str, Any] | None:
     lane = topic.lane_visible
     return None if lane is None else lane.dump(lane.done)
 
@@ -186,7 +186,7 @@ UNLOADED = frozenset({"head_seq", "floor", "last_ts", "last_write_ts", "routers"
 """Names of the fields that are shown of a topic whose files cannot be read."""
 
 
-def dump(topic: Topic, state: State) -> dict[str, Any]:
+def dump(topic: Topic, state: SavedState) -> dict[str, Any]:
     """The catalog fields of a topic besides its records."""
     fields = {}
     for field in FIELDS:
@@ -211,12 +211,12 @@ def load(topic: Topic, entry: dict[str, Any], names: Collection[str] | None = No
             field.load(topic, entry[field.name])
 
 
-def exact(topic: Topic) -> State:
+def exact(topic: Topic) -> SavedState:
     """The state in memory."""
-    return State(topic.head_seq, topic.ceiling, list(topic.losses.runs), list(topic.gaps.ranges), all_leases=True)
+    return SavedState(topic.head_seq, topic.ceiling, list(topic.losses.runs), list(topic.gaps.ranges), all_leases=True)
 
 
-def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> State:
+def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> SavedState:
     """The state for a checkpoint. `last`: the shard stops after it.
 
     For an ephemeral topic it is the state that a restart finds: the lasting head, and the ceiling. With `last` it has
@@ -235,4 +235,4 @@ def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> Sta
         head = topic.head_seq
     ceiling = topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head)
     all_leases = topic.queue is None or topic.config.leases_durable or last or not topic.queue.unlogged
-    return State(head, ceiling, list(losses.runs), inner.ranges, all_leases, now_ms, as_of)
+    return SavedState(head, ceiling, list(losses.runs), inner.ranges, all_leases, now_ms, as_of)

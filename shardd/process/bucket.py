@@ -17,6 +17,7 @@ from proto.ipc.control import ShardState, Start
 from proto.model.limits import Limits
 from proto.model.replication import BY_NAME
 from shardd.clock import SystemClock
+from shardd.errors import ShardError
 from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from shardd.replication.store import Store
 
 
-class BucketError(Exception):
+class BucketError(ShardError):
     """The bucket cannot be used, and a restart does not help. The message says what to do."""
 
 

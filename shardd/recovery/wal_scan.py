@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
+from shardd.errors import ShardError
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
 
@@ -37,7 +38,7 @@ _Name = tuple[int, str]
 REMEDY = "Put the right file back, or restore the shard from a backup"
 
 
-class RecoveryError(Exception):
+class RecoveryError(ShardError):
     """The files are damaged, or of an unknown version. No record was changed, and a restart will not help."""
 
 

@@ -39,6 +39,7 @@ import xxhash
 
 from proto.format.buffer import Buffer
 from proto.format.frame import FORMAT_VERSION
+from shardd.errors import ShardError
 from shardd.storage.disk import Disk
 from shardd.storage.lost import set_apart
 from shardd.storage.owner import Owner
@@ -57,7 +58,7 @@ ABOUT = 256
 """`owner` and `number` are within so many bytes."""
 
 
-class CatalogError(Exception):
+class CatalogError(ShardError):
     """No catalog is valid, its version is not known, or it is not of this shard. No catalog was changed."""
 
 

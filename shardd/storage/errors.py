@@ -13,12 +13,13 @@ from typing import Any
 import structlog
 
 from proto.model.errors import TopicsError, not_ready
+from shardd.errors import ShardError
 
 _log: Any = structlog.get_logger()
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-class SegmentError(Exception):
+class SegmentError(ShardError):
     """A segment's bytes are missing or not those that were written. The message names the path and, for a frame, the
     offset."""
 

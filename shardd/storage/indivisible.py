@@ -17,10 +17,11 @@ from __future__ import annotations
 from types import TracebackType
 
 from proto.model.errors import TopicsError
+from shardd.errors import ShardError
 from shardd.storage.errors import SegmentError
 
 
-class Undone(Exception):
+class Undone(ShardError):
     """A change failed, for the reason in `__cause__`. It was taken back, or is among the staged ones, which are."""
 
 

@@ -41,6 +41,7 @@ from typing import ClassVar
 
 from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
+from shardd.errors import ShardError
 from shardd.storage.disk import Disk, File, is_full
 from shardd.storage.log_events import LogEvents
 
@@ -65,7 +66,7 @@ class Rescued(MapBody):
     """Number of frames."""
 
 
-class WalError(Exception):
+class WalError(ShardError):
     """The log could not write frames. `cause` is the system's error, if there is one."""
 
     def __init__(self, message: str, cause: OSError | None = None) -> None:

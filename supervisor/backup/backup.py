@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.errors import SupervisorError
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
 MARK = "backup.json"
@@ -52,7 +53,7 @@ _OURS = re.compile(
 _SHARD = re.compile(r"shard-\d\d+")
 
 
-class BackupError(Exception):
+class BackupError(SupervisorError):
     """The backup or restore is not possible; the message says why. Only entries whose name ends in `.tmp` were
     written."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.backup import offline
+from supervisor.errors import SupervisorError
 from supervisor.process.child import now_ms
 from supervisor.process.datadir import Manifest, default_shards
 
 
-class JoinError(Exception):
+class JoinError(SupervisorError):
     """The bucket cannot be read, or holds something else. The message says what to do."""
 
 

@@ -20,13 +20,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.errors import SupervisorError
+
 SERVICE = "topics"
 """Name of the keyring's entries."""
 PRIVATE = 0o077
 """Permissions that a file with a key must not have."""
 
 
-class ContextError(Exception):
+class ContextError(SupervisorError):
     """A context that cannot be used. The message says why and what to do."""
 
 

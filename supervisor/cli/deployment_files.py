@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from supervisor.errors import SupervisorError
+
 FOLDERS = ("systemd", "proxy", "prometheus", "grafana")
 """Subfolders of `deploy` that are useful without a checkout."""
 
 
-class DeploymentError(Exception):
+class DeploymentError(SupervisorError):
     """The files cannot be written. The message says why."""
 
 

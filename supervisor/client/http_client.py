@@ -27,13 +27,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from supervisor.errors import SupervisorError
+
 TIMEOUT_S = 75.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 AGAIN = (429, 503)
 
 
-class ClientError(Exception):
+class ClientError(SupervisorError):
     """A request failed. The message says why, in words for the user."""
 
 

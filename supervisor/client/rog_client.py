@@ -16,6 +16,7 @@ from proto.wire import rog
 from proto.wire.byte_parser import ProtocolError
 from proto.wire.rog import Ack, Command, Create, Fetch, Publish
 from supervisor.client.walrus_client import TIMEOUT_S, connected, received
+from supervisor.errors import SupervisorError
 
 DEFAULT_ADDRESS = "127.0.0.1:7878"
 
@@ -27,7 +28,7 @@ Partition = Annotated[int, typer.Option("--partition", "-p", min=0, max=255, hel
 Group = Annotated[str, typer.Option("--group", "-g", help="Name of the consumer group.")]
 
 
-class RogRefused(Exception):
+class RogRefused(SupervisorError):
     """The server returned an error; the text is its message."""
 
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from supervisor.client.http_client import Client, Refused
 from supervisor.client.jsonlines import Batch, Note, lines_of, note, page_of
+from supervisor.errors import SupervisorError
 
 PAGE_RECORDS = 1000
 PAGE_BYTES = 8 << 20
@@ -28,7 +29,7 @@ LIST_PAGE = 1000
 TOO_LARGE = ("payload_too_large", "batch_too_large")
 
 
-class TransferError(Exception):
+class TransferError(SupervisorError):
     """The export or import cannot continue. The message says why."""
 
 

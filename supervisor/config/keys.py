@@ -34,6 +34,7 @@ from pathlib import Path
 import cbor2
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
+from supervisor.errors import SupervisorError
 
 VARIABLE = "TOPICS_API_KEYS"
 FILE_VARIABLE = "TOPICS_API_KEYS_FILE"
@@ -59,7 +60,7 @@ _SCOPES = {
 }
 
 
-class KeysError(Exception):
+class KeysError(SupervisorError):
     """Keys that cannot be used. The message says where, and which values are allowed; it never quotes the entry."""
 
 

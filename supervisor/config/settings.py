@@ -30,11 +30,12 @@ from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.config import keys, units, variables
 from supervisor.config.machine import memory_bytes
 from supervisor.config.places import DATA_DIR, DEFAULT_FILE, FILE_VARIABLE, HOST, PORT, PREFIX
+from supervisor.errors import SupervisorError
 
 MAX_SHARDS = 64
 
 
-class SettingsError(Exception):
+class SettingsError(SupervisorError):
     """Invalid settings. The message names each variable, its value and the allowed values."""
 
 

@@ -11,8 +11,10 @@ import socket
 import stat
 from pathlib import Path
 
+from supervisor.errors import SupervisorError
 
-class AuditFileError(Exception):
+
+class AuditFileError(SupervisorError):
     """The file cannot be used. The message says why."""
 
 

@@ -36,7 +36,7 @@ from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
 from supervisor.process.forks import Process
 from supervisor.process.restart import Death, TooOften, decide
-from supervisor.process.states import ALIVE, FINAL, Event, State, after
+from supervisor.process.states import ALIVE, FINAL, ChildEvent, ChildState, after
 
 HANGUP_GRACE_S = 5.0
 """Time in which a child must exit after it closed its control socket or sent `Failed`."""
@@ -93,7 +93,7 @@ class Child:
     ) -> None:
         """`vital`: the service ends if the child cannot be started; otherwise the child is held and retried."""
         self.name = name
-        self.state = State.IDLE
+        self.state = ChildState.IDLE
         self.incarnation = 0
         self.pid: int | None = None
         self.phase = "down"
@@ -139,22 +139,22 @@ class Child:
         self._process: Process | None = None
         self._failure: str | None = None
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: ChildEvent) -> None:
         """Apply an event. The only place where the state changes."""
         self.state = after(self.state, event)
-        if self.state is State.STARTING:
+        if self.state is ChildState.STARTING:
             self.phase, self.done_bytes, self.total_bytes, self.holder, self.term = "open", 0, 0, "", 0
             self.damage = ""
-        elif self.state is State.SERVING:
+        elif self.state is ChildState.SERVING:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
             self.in_hand = []
-        elif self.state is State.STOPPING:
+        elif self.state is ChildState.STOPPING:
             self.phase = "stopping"
         else:
-            self.held = self.held or self.state is State.HELD
+            self.held = self.held or self.state is ChildState.HELD
             self.troubled = self.troubled or self.held
-            self.phase = "failed" if self.troubled and self.state in (State.WAITING, State.HELD) else "down"
+            self.phase = "failed" if self.troubled and self.state in (ChildState.WAITING, ChildState.HELD) else "down"
         self._changed(self)
 
     async def run(self) -> None:
@@ -165,7 +165,7 @@ class Child:
         deaths: list[Death] = []
         holds = in_a_row = 0
         try:
-            while self.state in (State.IDLE, State.WAITING, State.HELD):
+            while self.state in (ChildState.IDLE, ChildState.WAITING, ChildState.HELD):
                 began = trio.current_time()
                 status = await self._live()
                 now = trio.current_time()
@@ -175,7 +175,7 @@ class Child:
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
                 if self.state in FINAL:  # it was to end before it was started
                     return
-                self._apply(Event.DIED)
+                self._apply(ChildEvent.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
                     level("child_ended", incarnation=self.incarnation, status=describe(status))
@@ -199,12 +199,12 @@ class Child:
                     await self._pause(verdict.delay_s)
                     continue
                 if self._vital:
-                    self._apply(Event.GIVE_UP)
+                    self._apply(ChildEvent.GIVE_UP)
                     return
                 pause = restart.hold_s(holds)
                 holds += 1
                 self._log.error("child_held", reason=self.reason, again_in_s=pause, action="the others go on")
-                self._apply(Event.HOLD)
+                self._apply(ChildEvent.HOLD)
                 await self._pause(pause)
         finally:
             self.gone.set()
@@ -229,7 +229,7 @@ class Child:
             # A lack of processes or memory may be temporary, so this counts as an ordinary death.
             self._log.error("child_not_started", error=str(error))
             if not self._stop_requested.is_set():
-                self._apply(Event.SPAWN)
+                self._apply(ChildEvent.SPAWN)
             return NOT_STARTED
         if self._stop_requested.is_set():  # while it was started
             process.kill()
@@ -240,7 +240,7 @@ class Child:
             self._process, self.pid = process, process.pid
             self.heard_at = trio.current_time()
             self.spoken = False
-            self._apply(Event.SPAWN)
+            self._apply(ChildEvent.SPAWN)
             self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
             async with trio.open_nursery() as nursery:
                 heard = trio.Event()
@@ -301,14 +301,14 @@ class Child:
             case Pong():
                 pass
             case Progress():
-                if self.state is State.STARTING:
+                if self.state is ChildState.STARTING:
                     self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
                     self.damage = message.damage
                     self._changed(self)
             case Ready():
                 self._ready_at = self._ready_at or trio.current_time()
-                self._apply(Event.READY)
+                self._apply(ChildEvent.READY)
             case Complete():
                 self.complete = True
                 self._changed(self)
@@ -351,7 +351,7 @@ class Child:
         """Mark the child as stopping: it is not restarted after its next death."""
         if not self._stop_requested.is_set():
             self._stop_requested.set()
-            self._apply(Event.STOP)
+            self._apply(ChildEvent.STOP)
 
     def kill(self) -> None:
         if self._process is not None and self.state in ALIVE:

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import MAX_SHARDS
+from supervisor.errors import SupervisorError
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
 FORMAT = 1
@@ -58,7 +59,7 @@ _NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 """Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
 
-class DataDirError(Exception):
+class DataDirError(SupervisorError):
     """A data directory that must not be used in its present state. The message says which, why and what to do."""
 
 

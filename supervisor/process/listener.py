@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.errors import SupervisorError
+
 BACKLOG = 1024
 
 
-class ListenError(Exception):
+class ListenError(SupervisorError):
     """An address that cannot be listened on. The message says which, why and what to do."""
 
 
-class ExposedError(Exception):
+class ExposedError(SupervisorError):
     """An address that other machines can reach, without authentication."""
 
 

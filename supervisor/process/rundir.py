@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from supervisor.errors import SupervisorError
 from supervisor.process.safe_folder import Folder
 
 MAX_SOCKET_PATH = 100
@@ -38,7 +39,7 @@ _OTHERS_WRITE = 0o022
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class RuntimeDirError(Exception):
+class RuntimeDirError(SupervisorError):
     """A runtime directory that cannot be trusted or used. The message says why and what to do."""
 
 

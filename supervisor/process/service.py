@@ -41,7 +41,7 @@ from supervisor.process.forks import GATEWAY, SHARD, ForkServer
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError
-from supervisor.process.states import State
+from supervisor.process.states import ChildState
 from supervisor.process.watchdog import Watchdog, timeout_s
 
 EXIT_OK = 0
@@ -107,7 +107,7 @@ class Service:
         """Whether it was reported that another machine holds the shards."""
         self._served = False
         """Whether a shard has ever served."""
-        self._seen: dict[str, tuple[State, str, int, str, str]] = {}
+        self._seen: dict[str, tuple[ChildState, str, int, str, str]] = {}
         self._logged_at: dict[str, float] = {}
         self._forks = forks
         self._make_children()
@@ -305,7 +305,7 @@ class Service:
 
     async def _keep(self, child: Child) -> None:
         await child.run()
-        if child.state is State.FAILED:
+        if child.state is ChildState.FAILED:
             self._log.error("giving_up", child=child.name, reason=child.reason)
             self._notifier.status(f"{child.name}: {child.reason}")
             self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
@@ -327,7 +327,7 @@ class Service:
         # The gateway has its own copies of these sockets and decides when clients are refused.
         for each in (self._listening, *self._protocols.all):
             each.close()
-        if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
+        if self._gateway.state is ChildState.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
             self._log.error("drain_timed_out", deadline_s=drain_s)
         await self._gateway.stop(GATEWAY_STOP_S)
         self._notifier.busy("closing shards", int(stop_s) + 5)
@@ -364,12 +364,12 @@ class Service:
             self._runtime.write_status(self.status())
         except OSError as error:
             self._log.warning("status_file_not_written", error=str(error))
-        if child.state is State.SERVING:
+        if child.state is ChildState.SERVING:
             self._served = self._served or child is not self._gateway
             self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
-        elif child.state is State.STARTING:
+        elif child.state is ChildState.STARTING:
             self._report_progress(child, always=child.total_bytes > 0)
-        elif child.state is State.HELD:
+        elif child.state is ChildState.HELD:
             self._give_up_if_no_shard_starts()
         self._report_readiness()
 
@@ -392,7 +392,7 @@ class Service:
         if self._ending.is_set():
             return
         self._report_standby()
-        down = [child.name for child in self._children if child.state is not State.SERVING]
+        down = [child.name for child in self._children if child.state is not ChildState.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
         elif self._served and self._gateway.complete and all(self._decided(child) for child in self._children):
@@ -429,7 +429,7 @@ class Service:
     @staticmethod
     def _decided(child: Child) -> bool:
         """Whether readiness need not wait for the child: it serves, or is in trouble."""
-        return child.state is State.SERVING or child.troubled
+        return child.state is ChildState.SERVING or child.troubled
 
     def status(self) -> dict[str, Any]:
         """Content of the status file."""
@@ -441,7 +441,7 @@ class Service:
             "walrus": self._shown["walrus"],
             "rog": self._shown["rog"],
             "data_dir": str(self._data.path),
-            "ready": all(child.state is State.SERVING for child in self._children),
+            "ready": all(child.state is ChildState.SERVING for child in self._children),
             "children": {
                 child.name: {
                     "pid": child.pid,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class ChildState(StrEnum):
     IDLE = "idle"
     STARTING = "starting"
     SERVING = "serving"
@@ -29,7 +29,7 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-class Event(StrEnum):
+class ChildEvent(StrEnum):
     SPAWN = "spawn"
     """A process was started, or could not be started."""
     READY = "ready"
@@ -44,36 +44,40 @@ class Event(StrEnum):
     """A vital child died too often or sent `Failed`."""
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.IDLE: {Event.SPAWN: State.STARTING, Event.STOP: State.ENDED},
-    State.STARTING: {
-        Event.READY: State.SERVING,
-        Event.DIED: State.WAITING,
-        Event.STOP: State.STOPPING,
+TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
+    ChildState.IDLE: {ChildEvent.SPAWN: ChildState.STARTING, ChildEvent.STOP: ChildState.ENDED},
+    ChildState.STARTING: {
+        ChildEvent.READY: ChildState.SERVING,
+        ChildEvent.DIED: ChildState.WAITING,
+        ChildEvent.STOP: ChildState.STOPPING,
     },
-    State.SERVING: {
-        Event.READY: State.SERVING,
-        Event.DIED: State.WAITING,
-        Event.STOP: State.STOPPING,
+    ChildState.SERVING: {
+        ChildEvent.READY: ChildState.SERVING,
+        ChildEvent.DIED: ChildState.WAITING,
+        ChildEvent.STOP: ChildState.STOPPING,
     },
-    State.WAITING: {
-        Event.SPAWN: State.STARTING,
-        Event.STOP: State.ENDED,
-        Event.HOLD: State.HELD,
-        Event.GIVE_UP: State.FAILED,
+    ChildState.WAITING: {
+        ChildEvent.SPAWN: ChildState.STARTING,
+        ChildEvent.STOP: ChildState.ENDED,
+        ChildEvent.HOLD: ChildState.HELD,
+        ChildEvent.GIVE_UP: ChildState.FAILED,
     },
-    State.HELD: {Event.SPAWN: State.STARTING, Event.STOP: State.ENDED},
+    ChildState.HELD: {ChildEvent.SPAWN: ChildState.STARTING, ChildEvent.STOP: ChildState.ENDED},
     # A child may send `Ready` just before it reads `Stop`.
-    State.STOPPING: {Event.READY: State.STOPPING, Event.STOP: State.STOPPING, Event.DIED: State.ENDED},
-    State.ENDED: {Event.STOP: State.ENDED},
-    State.FAILED: {Event.STOP: State.FAILED},
+    ChildState.STOPPING: {
+        ChildEvent.READY: ChildState.STOPPING,
+        ChildEvent.STOP: ChildState.STOPPING,
+        ChildEvent.DIED: ChildState.ENDED,
+    },
+    ChildState.ENDED: {ChildEvent.STOP: ChildState.ENDED},
+    ChildState.FAILED: {ChildEvent.STOP: ChildState.FAILED},
 }
-ALIVE = frozenset({State.STARTING, State.SERVING, State.STOPPING})
+ALIVE = frozenset({ChildState.STARTING, ChildState.SERVING, ChildState.STOPPING})
 """States in which a process exists."""
-FINAL = frozenset({State.ENDED, State.FAILED})
+FINAL = frozenset({ChildState.ENDED, ChildState.FAILED})
 
 
-def after(state: State, event: Event) -> State:
+def after(state: ChildState, event: ChildEvent) -> ChildState:
     """The state after `event`. Raises `AssertionError` for an event that is impossible in `state`, which is a bug."""
     following = TRANSITIONS[state].get(event)
     assert following is not None, f"event {event} in state {state}"

@@ -24,14 +24,14 @@ import trio
 from proto.ipc.control import Ping
 from supervisor.process.child import Child
 from supervisor.process.notify import Notifier
-from supervisor.process.states import State
+from supervisor.process.states import ChildState
 
 VARIABLE = "WATCHDOG_USEC"
 PID_VARIABLE = "WATCHDOG_PID"
 LONGEST_TICK_S = 1.0
 START_FACTOR = 30
 """How many times longer a starting child may be silent, because it reads a catalog without yielding."""
-_WATCHED = (State.STARTING, State.SERVING)
+_WATCHED = (ChildState.STARTING, ChildState.SERVING)
 
 
 def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
@@ -94,7 +94,7 @@ class Watchdog:
                 self._silence[child.name] = 0.0
                 continue
             silence = self._silence[child.name] = self._silence[child.name] + counted
-            factor = 1 if child.state is State.SERVING else START_FACTOR
+            factor = 1 if child.state is ChildState.SERVING else START_FACTOR
             if self._hang_s is not None and silence >= self._hang_s * factor:
                 self._log.error("child_hung", child=child.name, silent_s=round(silence, 1), action="killed")
                 self._silence[child.name] = 0.0
@@ -106,7 +106,7 @@ class Watchdog:
         silent = {
             child.name
             for child in self._children
-            if (child.state is State.SERVING or (child.state is State.STARTING and not child.spoken))
+            if (child.state is ChildState.SERVING or (child.state is ChildState.STARTING and not child.spoken))
             and self._silence[child.name] >= limit_s
         }
         for name in sorted(silent - self._told):

@@ -259,7 +259,7 @@ WALRUS: dict[type, tuple[bytes, ...]] = {
     walrus.Register: (walrus.encode(b"REGISTER m-walrus"),),
     walrus.Put: (walrus.encode(b"PUT m-walrus some text"), walrus.encode("PUT m-walrus é\u2028".encode())),
     walrus.Get: (walrus.encode(b"GET m-walrus"),),
-    walrus.State: (walrus.encode(b"STATE m-walrus"),),
+    walrus.StateCommand: (walrus.encode(b"STATE m-walrus"),),
     walrus.Metrics: (walrus.encode(b"METRICS"),),
 }
 ROG: dict[type, tuple[bytes, ...]] = {

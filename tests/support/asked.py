@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from proto.ipc.figures import ShardFigures
 from proto.ipc.operations import BY_NAME, Answer, Figures, Operation
 
 
@@ -20,7 +21,7 @@ def answer(op: str, extra: Mapping[str, Any]) -> Answer | None:
     if it lacks a required field, so that one script may answer several operations."""
     made = BY_NAME[op].answer
     if made is Figures:
-        return Figures(dict(extra))
+        return Figures(msgspec.convert(extra, ShardFigures, strict=False))
     if made is None or not set(made.__struct_fields__).intersection(extra):
         return None
     if any(field.required and field.name not in extra for field in msgspec.structs.fields(made)):
@@ -33,7 +34,7 @@ def said(struct: msgspec.Struct | None) -> dict[str, Any] | None:
     if struct is None:
         return None
     if isinstance(struct, Figures):
-        return struct.figures
+        return msgspec.json.decode(msgspec.json.encode(struct.figures))
     fields = msgspec.structs.asdict(struct).items()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields if value is not None}
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from proto.ipc.figures import ClockFigures
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Operation
 from proto.model.limits import Limits
-from shardd.clock import ClockStatistics
 from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from shardd.storage.indivisible import indivisible
@@ -37,8 +37,8 @@ class FakeClock:
     def on_jump(self, jumped: Callable[[int], None]) -> None:
         self.jumped = jumped
 
-    def statistics(self) -> ClockStatistics:
-        return ClockStatistics()
+    def statistics(self) -> ClockFigures:
+        return ClockFigures()
 
     def advance(self, ms: int) -> None:
         self.ms += ms

@@ -55,14 +55,14 @@ DESCRIPTORS = 4096
 SKEW_S = 2.0
 TIMEOUT_S = 3.0
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph")
-State = Literal["ok", "warn", "fail"]
+CheckState = Literal["ok", "warn", "fail"]
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    state: State
+    state: CheckState
     text: str
 
 

@@ -25,6 +25,7 @@ from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import complain, read_duration_ms
 from supervisor.client.python_client import Job, Worker
+from supervisor.errors import SupervisorError
 
 PATIENCE_S = 60.0
 STDERR = 2
@@ -34,7 +35,7 @@ DRAIN_S = 0.2
 """Between two looks whether the queue is empty."""
 
 
-class CommandFailed(Exception):
+class CommandFailed(SupervisorError):
     """The command for a job did not end with 0."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proto.ipc.figures import ReplicaFigures
 from shardd.checkpoint.slices import exhaust
 from shardd.checkpoint_control import CheckpointControl
 from tests.support.harness import Harness
@@ -103,4 +104,4 @@ def test_figures_of_the_copy_are_those_of_the_one_that_joined(joined: bool) -> N
     shard = Harness()
     if joined:
         shard.shard.follower.copy = Copy()
-    assert shard.shard.follower.figures() == ({"lag_bytes": 7} if joined else None)
+    assert shard.shard.follower.figures() == (ReplicaFigures(lag_bytes=7) if joined else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proto.ipc.operations import Figures, Page
+from proto.ipc.operations import Page, Sampled
 from tests.support.harness import Harness
 
 
@@ -80,17 +80,17 @@ def test_statistics_change_nothing(shard: Harness) -> None:
 
 def test_a_sample_counts_what_was_written_also_what_is_gone(shard: Harness) -> None:
     before = shard.reply("sample").extra
-    assert isinstance(before, Figures)
+    assert isinstance(before, Sampled)
     shard.append("a1", *range(5))
     shard.call("delete_records", "a1", {"before_seq": 100})
     shard.call("delete_topic", "a2")
     shard.append("new", 1)
     after = shard.reply("sample").extra
-    assert isinstance(after, Figures)
-    assert after.figures["records"] - before.figures["records"] == 6
-    assert after.figures["bytes"] > before.figures["bytes"]
-    assert sum(after.figures["syncs"]) >= sum(before.figures["syncs"])
-    assert len(after.figures["syncs"]) == len(after.figures["bounds"]) + 1
+    assert isinstance(after, Sampled)
+    assert after.records - before.records == 6
+    assert after.bytes > before.bytes
+    assert sum(after.syncs) >= sum(before.syncs)
+    assert len(after.syncs) == len(after.bounds) + 1
     again = shard.restarted().reply("sample").extra
-    assert isinstance(again, Figures)
-    assert again.figures["records"] == 0, "what a start reads back was not written"
+    assert isinstance(again, Sampled)
+    assert again.records == 0, "what a start reads back was not written"

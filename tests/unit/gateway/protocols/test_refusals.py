@@ -32,7 +32,7 @@ async def rog_says(script: Script, *commands: rog.Command) -> list[str]:
     return ["" if answer[:1] == b"\0" else answer[9:].decode() for answer in answers]
 
 
-ALL = (walrus.Register("t"), walrus.Put("t", "x"), walrus.Get("t"), walrus.State("t"))
+ALL = (walrus.Register("t"), walrus.Put("t", "x"), walrus.Get("t"), walrus.StateCommand("t"))
 
 
 async def test_walrus_clients_know_when_to_try_again() -> None:

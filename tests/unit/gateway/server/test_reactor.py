@@ -15,7 +15,7 @@ import trio
 from structlog.testing import capture_logs
 
 from gateway.server import reactor as module
-from gateway.server.reactor import MOVES, Drive, Event, Reactor, State, Stopped
+from gateway.server.reactor import MOVES, Drive, DriveEvent, DriveState, Reactor, Stopped
 from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.process import trace
@@ -90,24 +90,24 @@ async def bench() -> AsyncIterator[Bench]:
 
 def test_the_table_of_states_is_the_one_in_the_docstring() -> None:
     table = (module.__doc__ or "").partition("    state ")[2].partition("\n\n")[0].splitlines()[1:]
-    told: dict[State, list[State]] = {state: [] for state in State}
-    states: list[State] = []
+    told: dict[DriveState, list[DriveState]] = {state: [] for state in DriveState}
+    states: list[DriveState] = []
     for line in table:
         names = re.findall(r"\b[A-Z]{4,}\b", line)
         if re.match(r" {4}[A-Z]", line):
-            states = [State[name] for name in (names[:-1] if len(names) > 1 else names)]
+            states = [DriveState[name] for name in (names[:-1] if len(names) > 1 else names)]
         if len(names) > 1 or not re.match(r" {4}[A-Z]", line):
             for state in states:
-                told[state].append(State[names[-1]])
+                told[state].append(DriveState[names[-1]])
     for state, moves in MOVES.items():
         assert sorted(told[state]) == sorted(moves.values()), state
 
 
 def test_each_state_can_be_reached_and_left_but_the_last() -> None:
-    reached = {after for moves in MOVES.values() for after in moves.values()} | {State.QUEUED}
-    assert reached == set(State)
-    assert [state for state, moves in MOVES.items() if not moves] == [State.OVER]
-    assert {event for moves in MOVES.values() for event in moves} == set(Event)
+    reached = {after for moves in MOVES.values() for after in moves.values()} | {DriveState.QUEUED}
+    assert reached == set(DriveState)
+    assert [state for state, moves in MOVES.items() if not moves] == [DriveState.OVER]
+    assert {event for moves in MOVES.values() for event in moves} == set(DriveEvent)
 
 
 async def test_input_and_room_resume_a_connection() -> None:
@@ -120,12 +120,12 @@ async def test_input_and_room_resume_a_connection() -> None:
 
     async with bench() as there:
         served = there.serve(script)
-        await until(lambda: served.drive.state is State.READING)
+        await until(lambda: served.drive.state is DriveState.READING)
         served.peer.send(b"question")
         await until(lambda: served.closed)
         assert served.seen == [b"question", True]
         assert served.peer.recv(10) == b"answer"
-        assert served.drive.state is State.OVER
+        assert served.drive.state is DriveState.OVER
 
 
 async def test_a_reply_wakes_a_sleeping_reactor() -> None:
@@ -137,7 +137,7 @@ async def test_a_reply_wakes_a_sleeping_reactor() -> None:
 
     async with bench() as there:
         served = there.serve(script)
-        await until(lambda: served.drive.state is State.ASKING)
+        await until(lambda: served.drive.state is DriveState.ASKING)
         await trio.testing.wait_all_tasks_blocked()
         assert later.wake is not None
         later.wake()
@@ -158,7 +158,7 @@ async def test_bytes_sent_ahead_cost_no_turns() -> None:
     async with bench() as there:
         served = there.serve(script)
         served.peer.send(b"1")
-        await until(lambda: served.drive.state is State.ASKING)
+        await until(lambda: served.drive.state is DriveState.ASKING)
         served.peer.send(b"ahead")
         await until(lambda: served.drive._mask == 0)
         await trio.testing.wait_all_tasks_blocked()  # the set is quiet, although there is input
@@ -183,7 +183,7 @@ async def test_a_socket_that_the_kernel_does_not_watch_ends_its_connection_only(
 
     async with bench() as there:
         other = there.serve(script)
-        await until(lambda: other.drive.state is State.READING)
+        await until(lambda: other.drive.state is DriveState.READING)
         with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(there.reactor, "watch", full)
             served = there.serve(script)
@@ -234,7 +234,7 @@ async def test_what_becomes_ready_in_a_turn_belongs_to_it() -> None:
         there.reactor._readers.append(module.Reader(there.reactor, turns, lambda group: None))
         for _ in range(module.ROUNDS + 1):
             there.serve(script)
-        await until(lambda: all(served.drive.state is State.READING for served in there.made))
+        await until(lambda: all(served.drive.state is DriveState.READING for served in there.made))
         there.made[0].peer.send(b"x")
         await until(lambda: all(served.closed for served in there.made))
         first, *others, last = [served.seen[0] for served in there.made]
@@ -256,7 +256,7 @@ async def test_a_task_carries_a_connection_only_while_it_needs_one() -> None:
 
     async with bench() as there:
         served = there.serve(script)
-        await until(lambda: served.drive.state is State.READING)
+        await until(lambda: served.drive.state is DriveState.READING)
         assert served.seen == [False, "one", True, "two"]
         assert len(there.nursery.child_tasks) == 1
         assert trace.current() == ""
@@ -286,7 +286,12 @@ async def test_a_stopped_connection_ends_and_what_follows_runs(place: str) -> No
     async def follow(served: Served) -> None:
         served.seen.append("followed")
 
-    waits = {"input": State.READING, "room": State.WRITING, "reply": State.ASKING, "task": State.CARRIED}
+    waits = {
+        "input": DriveState.READING,
+        "room": DriveState.WRITING,
+        "reply": DriveState.ASKING,
+        "task": DriveState.CARRIED,
+    }
     async with bench() as there:
         served = there.serve(script, follow)
         await until(lambda: served.drive.state is waits[place])
@@ -304,7 +309,7 @@ async def test_a_connection_is_stopped_before_its_task_has_begun() -> None:
     async with bench() as there:
         served = there.serve(script)
         served.drive.on_turn()
-        assert served.drive.state is State.CARRIED
+        assert served.drive.state is DriveState.CARRIED
         served.drive.stop()
         await until(lambda: served.closed)
 
@@ -391,7 +396,7 @@ async def test_a_request_sent_outside_of_a_turn_is_answered() -> None:
     async with stage() as there, there.client() as client:
         for _ in range(50):
             with trio.fail_after(60):
-                assert (await there.gateway.shards.call(operations.State(), "a")).error is None
+                assert (await there.gateway.shards.call(operations.StateGet(), "a")).error is None
                 assert (await client.ask("GET", "/v0/topics/a")).status == 200
 
 

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 
 from gateway.streams import states
-from gateway.streams.states import OPEN, STREAM, SUBSCRIPTION, Event, State, StreamEvent, StreamState, after
+from gateway.streams.states import (
+    OPEN,
+    STREAM,
+    SUBSCRIPTION,
+    StreamEvent,
+    StreamState,
+    SubscriptionEvent,
+    SubscriptionState,
+    after,
+)
 
 MACHINES: list[Any] = [
     pytest.param(STREAM, StreamState, StreamEvent, id="stream"),
-    pytest.param(SUBSCRIPTION, State, Event, id="subscription"),
+    pytest.param(SUBSCRIPTION, SubscriptionState, SubscriptionEvent, id="subscription"),
 ]
 ARROW = re.compile(r"^    ([a-z, ]+) ── (\w+) ──► (\w+)$", re.MULTILINE)
 
@@ -53,7 +62,7 @@ def test_what_the_table_does_not_name_is_a_mistake(table: Any, kind: Any, events
 
 def test_what_is_over_stays_over() -> None:
     assert set(STREAM[StreamState.GONE].values()) == {StreamState.GONE}
-    assert set(SUBSCRIPTION[State.OVER].values()) == {State.OVER}
+    assert set(SUBSCRIPTION[SubscriptionState.OVER].values()) == {SubscriptionState.OVER}
     assert not OPEN & set(STREAM[StreamState.ENDING].values())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.streams.event_ids import TOLD, Position, mark
-from gateway.streams.states import State
+from gateway.streams.states import SubscriptionState
 from gateway.streams.watch_request import Options
 from gateway.streams.wildcard import MOST_NAMED, Wildcard
 from proto.model.keys import Key
@@ -47,13 +47,13 @@ class FakeStream:
             return self.feed
         name, _, epoch = asked
         self.subscriptions[name] = SimpleNamespace(
-            name=name, epoch=epoch, state=State.LIVE, handed=Position(epoch, 0, 0)
+            name=name, epoch=epoch, state=SubscriptionState.LIVE, handed=Position(epoch, 0, 0)
         )
         self.joined.append((name, epoch))
         return None
 
     def watching(self) -> int:
-        return sum(each.state is not State.OVER for each in self.subscriptions.values())
+        return sum(each.state is not SubscriptionState.OVER for each in self.subscriptions.values())
 
     def forget(self, name: str) -> None:
         del self.subscriptions[name]
@@ -69,7 +69,7 @@ class FakeStream:
 
     def dies(self, name: str) -> None:
         each = self.subscriptions[name]
-        each.state, each.handed = State.OVER, Position(TOLD, 0, 1)
+        each.state, each.handed = SubscriptionState.OVER, Position(TOLD, 0, 1)
         self.wildcard.deleted(each, self.limits.max_watch_topics - self.watching())
 
 

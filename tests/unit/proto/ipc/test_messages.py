@@ -28,13 +28,14 @@ from proto.ipc.message import (
     pack,
     unpack,
 )
-from proto.ipc.operations import TABLE, Ping, State
+from proto.ipc.operations import TABLE, Ping, StateGet
 from proto.model.errors import ErrorCode, TopicsError
 
 pack_any = msgspec.msgpack.encode
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = {
     int: NUMBERS,
+    float: st.floats(allow_nan=False),
     int | None: st.none() | NUMBERS,
     tuple[int, ...]: st.lists(NUMBERS, max_size=3).map(tuple),
     tuple[int, int]: st.tuples(NUMBERS, NUMBERS),
@@ -42,8 +43,8 @@ VALUES = {
 }
 
 
-def filled(struct: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
-    """Return a strategy for Structs of this type, with any values in their fields."""
+def filled(struct: type[Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy for Structs, or named tuples, of this type, with any values in their fields."""
     return st.builds(struct, **{name: _of(kind) for name, kind in get_type_hints(struct).items()})
 
 
@@ -53,9 +54,13 @@ def _of(kind: Any) -> st.SearchStrategy[Any]:
     parts = get_args(kind)
     if get_origin(kind) is tuple:
         return st.lists(_of(parts[0]), max_size=2).map(tuple) if parts[-1] is ... else st.tuples(*map(_of, parts))
+    if get_origin(kind) is list:
+        return st.lists(_of(parts[0]), max_size=2)
     if get_origin(kind) is dict:
         return st.dictionaries(st.text(max_size=3), _of(parts[1]), max_size=2)
-    return st.one_of(*map(_of, parts)) if parts else st.from_type(kind)
+    if parts:
+        return st.one_of(*map(_of, parts))
+    return filled(kind) if issubclass(kind, msgspec.Struct | tuple) else st.from_type(kind)
 
 
 operations = st.sampled_from(TABLE).flatmap(lambda row: filled(row.request))
@@ -114,14 +119,14 @@ def test_a_packet_keeps_its_messages_in_order_with_their_bodies(sizes: list[int 
 
 def test_a_message_that_cannot_be_encoded_fails_its_sender_and_not_the_packet() -> None:
     packing = Packing()
-    packing.add(Request(1, State(), "a", b"x" * 9000))
+    packing.add(Request(1, StateGet(), "a", b"x" * 9000))
     with pytest.raises(UnicodeEncodeError):
-        packing.add(Request(2, State(), "long enough to have been written in part: " * 99 + "\ud800"))
-    bad = Request(3, State(), "\ud800", b"y" * 9000)
+        packing.add(Request(2, StateGet(), "long enough to have been written in part: " * 99 + "\ud800"))
+    bad = Request(3, StateGet(), "\ud800", b"y" * 9000)
     with pytest.raises(UnicodeEncodeError):
         packing.add(bad)
     assert len(bad.body) == 9000
-    packing.add(Request(4, State(), "b", b"z" * 9000))
+    packing.add(Request(4, StateGet(), "b", b"z" * 9000))
     there = unpack(packing.frames(NO_STATUS)).messages
     assert [(each.id, each.body[:1]) for each in there] == [(1, b"x"), (4, b"z")]
 

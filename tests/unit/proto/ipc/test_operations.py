@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+from proto.ipc.figures import ShardFigures
 from proto.ipc.operations import BY_NAME, NAMES, NEED_RECORDS, TABLE, Answer, Operation, Ping, Row
 from tests.support.harness import Harness
 
 ROOT = Path(__file__).parents[4]
+STORED = {"RouterPut.config", "Graph.routers", "SessionMake.options", "SessionFound.options"}
+"""Fields that are maps, because the shard stores them and reads nothing of them."""
 SENT = {"options", "extra"}
 ASKING = {"ask", "ask_all", "call", "request", "Request"}
 
@@ -47,9 +51,26 @@ def test_nothing_is_sent_as_a_map_or_by_its_bare_name(package: str) -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / package).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if _is_map(node) or _is_bare(node)
+        if _is_map(node) or _is_bare(node) or _is_map_by_name(node)
     ]
     assert not found
+
+
+def test_the_types_of_what_is_sent_are_exact() -> None:
+    every = {each for row in TABLE for each in (row.request, row.answer) if each is not None}
+    shapes = {f"{each.__name__}.{name}": str(kind) for each in every for name, kind in get_type_hints(each).items()}
+    shapes |= {f"ShardFigures.{name}": str(kind) for name, kind in get_type_hints(ShardFigures).items()}
+    assert {name for name, kind in shapes.items() if "typing.Any" in kind} == STORED
+
+
+@pytest.mark.parametrize("sent", ["Reply(1, extra=found)", "Request(1, options=found)"])
+@pytest.mark.parametrize("made", ["found = {}", "found: dict[str, Any] = {}", "found = {n: 1 for n in names}"])
+def test_a_map_that_is_sent_by_its_name_is_found(sent: str, made: str) -> None:
+    (function,) = ast.parse(f"def send():\n    {made}\n    respond({sent})").body
+    assert _is_map_by_name(function)
+    assert not _is_map_by_name(
+        *ast.parse("def send():\n    found = ShardFigures()\n    respond(Reply(1, extra=found))").body
+    )
 
 
 def _is_map(node: ast.AST) -> bool:
@@ -59,6 +80,24 @@ def _is_map(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
         names = {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
         return bool(names & SENT) and isinstance(node.value, ast.Dict)
+    return False
+
+
+def _is_map_by_name(node: ast.AST) -> bool:
+    """A function that makes a map, `found = {…}`, and sends it: `Reply(…, extra=found)`."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    maps: set[str] = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(each.value, ast.Dict | ast.DictComp):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            maps |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call):
+            continue
+        values = [keyword.value for keyword in call.keywords if keyword.arg in SENT]
+        if any(isinstance(value, ast.Name) and value.id in maps for value in values):
+            return True
     return False
 
 

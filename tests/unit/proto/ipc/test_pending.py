@@ -13,7 +13,7 @@ import trio
 from proto.ipc.control import ShardState
 from proto.ipc.link import Link, Links, Pending
 from proto.ipc.message import Parked, Reply
-from proto.ipc.operations import State
+from proto.ipc.operations import StateGet
 from proto.model.errors import TopicsError
 
 
@@ -29,7 +29,7 @@ async def silent_shard(tmp_path: Path) -> AsyncIterator[tuple[Links, Link]]:
 
 
 def ask(link: Link) -> Pending[Any]:
-    return link.ask(State(), "t", b"")
+    return link.ask(StateGet(), "t", b"")
 
 
 async def test_a_callback_gets_the_parking_and_then_the_reply(tmp_path: Path) -> None:

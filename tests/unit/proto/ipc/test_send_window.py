@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ipc.message import Message, Parked, Reply, Request
-from proto.ipc.operations import Append, State
+from proto.ipc.operations import Append, StateGet
 from proto.ipc.send_window import SMALL_BYTES, Window
 from shardd.process.reply_queue import Replies
 from tests.support.gateway_stage import Stage, stage, until
@@ -77,7 +77,7 @@ async def test_a_shard_that_hangs_is_handed_a_window_and_no_more() -> None:
         await until(lambda: not link.waiting)
         assert link._window.bytes == 500_000
         there.shards[0].script = lambda request: [Reply(request.id)]
-        await there.gateway.shards.call(State(), "t")
+        await there.gateway.shards.call(StateGet(), "t")
         assert link._window.bytes == 0
         assert len(there.shards[0].requests) == 6
         gc.collect()

@@ -10,7 +10,7 @@ import pytest
 from proto.ipc import in_hand
 from proto.ipc.in_hand import MOST, InHand
 from proto.ipc.message import Request
-from proto.ipc.operations import Append, Operation, State
+from proto.ipc.operations import Append, Operation, StateGet
 from proto.ipc.suspects import DEATHS, FORGOTTEN_S, Suspects
 from proto.ipc.suspects import MOST as MOST_SUSPECTS
 from proto.model.errors import ErrorCode, TopicsError
@@ -24,7 +24,7 @@ def memory() -> Iterator[int]:
 
 
 def request(ident: int, topic: str = "t", body: bytes = b"{}", options: Operation[None] | None = None) -> Request:
-    return Request(ident, options or State(), topic, body, deadline_ns=1000 + ident)
+    return Request(ident, options or StateGet(), topic, body, deadline_ns=1000 + ident)
 
 
 def test_the_request_that_is_handled_is_read_from_outside(memory: int) -> None:
@@ -84,7 +84,7 @@ def test_a_request_is_refused_after_its_second_death() -> None:
     assert refused(suspects, request(3))
     assert not refused(suspects, request(3, topic="u"))
     assert not refused(suspects, request(3, body=b"[]"))
-    assert not refused(suspects, request(3, options=State(touch=False)))
+    assert not refused(suspects, request(3, options=StateGet(touch=False)))
 
 
 def test_the_room_that_the_gateway_adds_does_not_make_another_request() -> None:

@@ -13,7 +13,7 @@ import trio
 import zmq
 
 from proto.ipc.message import NO_STATUS, Cancel, Message, Packet, Reply, Request, Status, pack
-from proto.ipc.operations import State
+from proto.ipc.operations import StateGet
 from proto.ipc.transport import MAX_PACKET, MAX_TICK, PACKET_BYTES, Group, MessageSocket
 
 
@@ -89,7 +89,7 @@ async def test_thousands_in_flight_from_many_tasks_are_all_answered(tmp_path: Pa
         for _ in range(rounds):
             ident = next(numbers)
             event = waiting[ident] = trio.Event()
-            dealer.send(Request(ident, State(), "t"))
+            dealer.send(Request(ident, StateGet(), "t"))
             await event.wait()
 
     with trio.fail_after(60):
@@ -129,7 +129,7 @@ async def test_messages_come_in_order_in_groups_that_are_bounded(tmp_path: Path)
 async def test_what_a_turn_sends_leaves_as_one_packet(tmp_path: Path) -> None:
     async with pair(tmp_path) as there, trio.open_nursery() as nursery:
         for number in range(10):
-            there.dealer.send(Request(number, State(), "t", b"x" * (number * 1000)))
+            there.dealer.send(Request(number, StateGet(), "t", b"x" * (number * 1000)))
         nursery.start_soon(trio.lowlevel.checkpoint)
         await there.until(lambda: len(there.got) == 10)
         (packet,) = there.packets
@@ -139,7 +139,7 @@ async def test_what_a_turn_sends_leaves_as_one_packet(tmp_path: Path) -> None:
 async def test_a_packet_with_large_bodies_leaves_before_the_end_of_the_turn(tmp_path: Path) -> None:
     async with pair(tmp_path) as there:
         for number in range(5):
-            there.dealer.send(Request(number, State(), "t", bytes(PACKET_BYTES // 2)))
+            there.dealer.send(Request(number, StateGet(), "t", bytes(PACKET_BYTES // 2)))
         await there.until(lambda: len(there.got) == 5)
         assert [len(packet.messages) for packet in there.packets] == [2, 2, 1]
 
@@ -159,7 +159,7 @@ async def test_sending_to_nobody_neither_blocks_nor_fails(tmp_path: Path) -> Non
     router.send(Reply(1), b"nobody")
     dealer = MessageSocket.dealer(f"ipc://{tmp_path}/nowhere")
     for number in range(5000):
-        dealer.send(Request(number, State(), "t", b"x" * 100))
+        dealer.send(Request(number, StateGet(), "t", b"x" * 100))
     await trio.lowlevel.checkpoint()
     dealer.close()
     router.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proto.ipc.message import Request, pack, unpack
-from proto.ipc.operations import State
+from proto.ipc.operations import StateGet
 from proto.process import trace
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -37,11 +37,11 @@ def test_an_invalid_one_is_none(header: str) -> None:
 
 
 def test_it_travels_in_a_request_and_costs_one_byte_without() -> None:
-    (found,) = unpack(pack([Request(1, State(), "t", b"", GOOD)])).messages
+    (found,) = unpack(pack([Request(1, StateGet(), "t", b"", GOOD)])).messages
     assert isinstance(found, Request)
     assert found.traceparent == GOOD
-    bare = pack([Request(1, State(), "t")])
-    assert len(bare[0]) == len(pack([Request(1, State(), "t", b"", GOOD)])[0]) - len(GOOD) - 1
+    bare = pack([Request(1, StateGet(), "t")])
+    assert len(bare[0]) == len(pack([Request(1, StateGet(), "t", b"", GOOD)])[0]) - len(GOOD) - 1
 
 
 def test_lines_have_the_id_of_the_trace_they_are_written_for() -> None:

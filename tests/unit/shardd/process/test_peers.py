@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 
 from proto.ipc.control import ShardState
-from proto.ipc.operations import Append, Configure, Diff, State
+from proto.ipc.operations import Append, Configure, Diff, StateGet
 from proto.ipc.transport import MessageSocket
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
@@ -61,7 +61,7 @@ async def test_asks_any_shard_the_same_way(tmp_path: Path, index: int) -> None:
         assert b'"data":1' in reply.body
         assert shards[index].directory.counters()[:2] == (1, 1)
         with pytest.raises(TopicsError) as raised:
-            await peers.request(index, State(), "none")
+            await peers.request(index, StateGet(), "none")
         assert raised.value.code == ErrorCode.TOPIC_NOT_FOUND
 
 
@@ -95,4 +95,4 @@ async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) 
         assert raised.value.code == ErrorCode.NOT_READY
         assert not peers.reachable(1)
         with pytest.raises(TopicsError, match="phase down"):
-            await peers.request(1, State(), "jobs")
+            await peers.request(1, StateGet(), "jobs")

@@ -780,9 +780,9 @@ def test_a_nack_without_a_reason_writes_the_frame_that_it_always_wrote() -> None
         shard = queue(Harness(), leases_durable=True)
         shard.append("q", 0)
         claim(shard, "a")
-        before = shard.reply("stats").extra.figures["wal"]["bytes_written_total"]
+        before = shard.reply("stats").extra.figures.wal.bytes_written_total
         hold(shard, "nack", 1, node="a", **fields)
-        told.append(shard.reply("stats").extra.figures["wal"]["bytes_written_total"] - before)
+        told.append(shard.reply("stats").extra.figures.wal.bytes_written_total - before)
     assert told[0] == told[1] == told[2] < told[3]
 
 

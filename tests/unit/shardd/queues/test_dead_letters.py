@@ -225,7 +225,7 @@ async def test_many_letters_travel_in_one_batch(there: There) -> None:
     after = there.shard.reply("stats").extra.figures
     assert frames is not None
     assert after is not None
-    assert after["wal"]["frames_total"] - frames["wal"]["frames_total"] <= 3  # one batch, and its seqs' reservation
+    assert after.wal.frames_total - frames.wal.frames_total <= 3  # one batch, and its seqs' reservation
     assert here.call("state", "q")["queue"]["dead_lettered"] == 1000
 
 
