@@ -48,8 +48,10 @@ class Allowance:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._bound = False
-        self._bytes = 0
-        self._topics = 0
+        self.lent_bytes = 0
+        """Bytes lent and not taken."""
+        self.lent_topics = 0
+        """Topics lent and not taken."""
         self._loan: tuple[Hashable, int, Respond] | None = None
         self._wanted = (0, 0)
         self._waiting: list[Waiter] = []
@@ -62,16 +64,6 @@ class Allowance:
         """Applies the caps: from now on the shard adds only what it was lent."""
         self._bound = True
 
-    @property
-    def lent_bytes(self) -> int:
-        """Bytes lent and not taken."""
-        return self._bytes
-
-    @property
-    def lent_topics(self) -> int:
-        """Topics lent and not taken."""
-        return self._topics
-
     # The gateway's side
 
     def lend(self, request: Request[operations.Allowance], caller: Hashable, respond: Respond) -> None:
@@ -82,7 +74,7 @@ class Allowance:
         options = request.options
         self._end()
         self._loan = caller, request.id, respond
-        self._bytes, self._topics = options.bytes, options.topics
+        self.lent_bytes, self.lent_topics = options.bytes, options.topics
         respond(Parked(request.id))
         asked = options.asked
         waiting, self._waiting = self._waiting, []
@@ -98,7 +90,7 @@ class Allowance:
         wanted, self._wanted = self._wanted, (0, 0)
         unheard = [wanted, *((each.bytes, each.topics) for each in self._waiting)]
         more = max(size for size, _ in unheard), max(topics for _, topics in unheard)
-        if more[0] > max(asked[0], self._bytes) or more[1] > max(asked[1], self._topics):
+        if more[0] > max(asked[0], self.lent_bytes) or more[1] > max(asked[1], self.lent_topics):
             self.want(*more)
 
     def give_back(self, request: Request[operations.AllowanceReturn], caller: Hashable, respond: Respond) -> None:
@@ -110,7 +102,7 @@ class Allowance:
         """Voids the loan if it is this request: the gateway no longer waits for its answer."""
         if self._loan is not None and self._loan[:2] == (caller, ident):
             self._loan = None
-            self._bytes = self._topics = 0
+            self.lent_bytes = self.lent_topics = 0
 
     def renew(self) -> None:
         """Ends the loan. Called periodically: the rest becomes free, and the gateway gets the shard's counters."""
@@ -119,7 +111,7 @@ class Allowance:
     def _end(self) -> None:
         """Ends the loan and answers its request. The answer's counters include everything that was taken."""
         loan, self._loan = self._loan, None
-        self._bytes = self._topics = 0
+        self.lent_bytes = self.lent_topics = 0
         if loan is not None:
             wanted, self._wanted = self._wanted, (0, 0)
             _, ident, respond = loan
@@ -129,16 +121,16 @@ class Allowance:
 
     def covers(self, size: int, topics: int = 0) -> bool:
         """Whether the loan covers `size` bytes and `topics` topics now; True if the shard is not bound."""
-        enough = not size or not self._limits.max_total_bytes or size <= self._bytes
-        return not self._bound or (enough and (not topics or not self._limits.max_topics or topics <= self._topics))
+        enough = not size or not self._limits.max_total_bytes or size <= self.lent_bytes
+        return not self._bound or (enough and (not topics or not self._limits.max_topics or topics <= self.lent_topics))
 
     def take(self, size: int, topics: int = 0) -> None:
         """Takes from the loan, which must cover it. Bytes become the promise of a topic. For topics, the caller calls
         `settled` once they are visible or were not added."""
         if self._limits.max_total_bytes and self._bound:
-            self._bytes -= size
+            self.lent_bytes -= size
         if self._limits.max_topics and self._bound:
-            self._topics -= topics
+            self.lent_topics -= topics
         self.pending_topics += topics
 
     def settled(self, topics: int) -> None:
@@ -157,7 +149,7 @@ class Allowance:
 
     def _refusal(self, size: int, topics: int) -> TopicsError:
         limits = self._limits
-        if topics > self._topics and limits.max_topics:
+        if topics > self.lent_topics and limits.max_topics:
             return TopicsError(
                 ErrorCode.THROTTLED,
                 f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",

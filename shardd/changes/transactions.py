@@ -79,6 +79,11 @@ class Staging:
         """Number of topics that exist, are staged, or are lent to this shard and not taken."""
         return len(self.directory.assigned) + self.allowance.lent_topics
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes that topics hold, are promised, or are lent to this shard and not taken."""
+        return self.directory.totals.bytes + self.promises.booked + self.allowance.lent_bytes
+
     def stage(self, change: TopicChange) -> None:
         """Stages one change of a topic. `commit` or `undo` of the change is called once, later. Does not block.
 

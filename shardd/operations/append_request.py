@@ -22,10 +22,11 @@ from proto.ipc.operations import Append
 from proto.model import nesting
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
+from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
 from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
 from proto.model.topic_config import ConfigPatch
 from proto.model.unknown_fields import MAX_NAMED
+from shardd.topic.outbox import arrival_key
 
 _SMALLEST_META = 5 * (MAX_META_KEYS + 1)
 """Bytes. No object with more than `MAX_META_KEYS` keys is shorter: a key takes at least `"":1,`."""
@@ -56,8 +57,18 @@ _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest, Columns]:
-    """The write, and its records as one batch whose `ts` is still 0.
+class Write(Struct, frozen=True):
+    """A parsed write."""
+
+    asked: AppendRequest
+    columns: Columns
+    """Its records as one batch with its key, whose times are still missing."""
+    delays: list[int] | None
+    """Of each job in ms; None if no job is delayed."""
+
+
+def parse_write(request: Request[Append], limits: Limits) -> Write:
+    """The write of a request.
 
     With option `stamped`, the engine copies stored records and has added to each `meta`: it may be larger than a
     client's, and records of earlier releases may be nested deeper.
@@ -90,7 +101,23 @@ def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest
         _text(list(map(_node_of, records)), write.node, "node", limits.max_node_bytes),
         meta,
     )
-    return write, columns
+    columns.key = _key(write.idempotency_key, request.options)
+    return Write(write, columns, _delays(records))
+
+
+def _key(asked: str | None, options: Append) -> bytes:
+    """The idempotency key of a write, b"" for none; of letters, the one that names them. The body's key takes
+    precedence over the header's, which must be valid all the same."""
+    if options.letters is not None:
+        return arrival_key(*options.letters)
+    header = options.idempotency_key
+    for each in (asked, header):
+        if each is not None and len(each) > MAX_IDEMPOTENCY_KEY_CHARS:
+            raise invalid(
+                f"the idempotency key has {len(each)} characters, at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
+                field="idempotency_key",
+            )
+    return ((header if asked is None else asked) or "").encode()
 
 
 def _parse(body: bytes, most: int, masked: int) -> tuple[AppendRequest, list[str]]:
@@ -148,9 +175,8 @@ def _batch_too_large(most: int, **counted: int) -> TopicsError:
     )
 
 
-def delays(write: AppendRequest) -> list[int] | None:
-    """Each job's delay in ms; None if no job is delayed. Raises `400 invalid_request`."""
-    asked = list(map(_delay_of, write.records))
+def _delays(records: list[NewRecord]) -> list[int] | None:
+    asked = list(map(_delay_of, records))
     if asked.count(None) == len(asked):
         return None
     found = [delay or 0 for delay in asked]

@@ -29,20 +29,23 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._done)
 
-    def find(self, key: bytes) -> tuple[int, int] | None:
-        """First seq and number of records of the committed write with this key; None if there is none."""
-        done = self._done.get(key)
-        return None if done is None else done[:2]
+    def __contains__(self, key: bytes) -> bool:
+        """Whether a write with this key is pending or done."""
+        return key in self._done or key in self._pending
 
-    def wait(self, key: bytes, waiter: Waiter) -> bool:
-        """Wait for the pending write with this key. Returns False if there is none."""
-        waiters = self._pending.get(key)
-        if waiters is None:
-            return False
-        waiters.append(waiter)
-        return True
+    def find(self, key: bytes) -> tuple[int, int]:
+        """First seq and number of records of the done write with this key."""
+        return self._done[key][:2]
+
+    def share(self, key: bytes, waiter: Waiter) -> None:
+        """Call `waiter` with the outcome of the write with this key, which is pending or done."""
+        if key in self._done:
+            waiter(None)
+        else:
+            self._pending[key].append(waiter)
 
     def begin(self, key: bytes) -> None:
+        assert key not in self, "a second write with a key shares the outcome of the first"
         self._pending[key] = []
 
     def done(self, key: bytes, first_seq: int, count: int, ts_ms: int) -> list[Waiter]:

@@ -52,7 +52,7 @@ def test_a_million_tiny_records_are_refused_before_they_are_built(record: bytes)
 def test_records_given_twice_are_not_built_either() -> None:
     body = batch([TINY] * 1_000_000, after=b',"records":[{"data":2}]')
     tracemalloc.start()
-    write, _ = parse_write(asking(body), LIMITS)
+    write = parse_write(asking(body), LIMITS).asked
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [bytes(each.data) for each in write.records] == [b"2"]
@@ -61,11 +61,10 @@ def test_records_given_twice_are_not_built_either() -> None:
 
 def test_a_write_within_the_limit_that_looks_like_more_is_taken_as_it_is() -> None:
     nested = b'{"data":[%b],"tag":"t"}' % b",".join([TINY] * 100)
-    write, columns = parse_write(
-        asking(batch([nested, TINY], b'"node":"n",', b',"idempotency_key":"k","create":true')), SMALL
-    )
+    parsed = parse_write(asking(batch([nested, TINY], b'"node":"n",', b',"idempotency_key":"k","create":true')), SMALL)
+    write = parsed.asked
     assert most_records(batch([nested, TINY])) > 4 * SMALL.max_batch_records
-    assert columns.count == 2
+    assert parsed.columns.count == 2
     assert (write.node, write.idempotency_key, write.create) == ("n", "k", True)
     assert refusal(batch([nested] * 3), SMALL) is ErrorCode.BATCH_TOO_LARGE
 
