@@ -11,7 +11,7 @@ shift 2
 "$bin/python" -m ruff format --check .
 "$bin/python" -m mypy
 
-beside="tests/unit tests/crash tests/simulation tests/golden tests/fuzz tests/mutation"
+beside="tests/unit tests/behaviour tests/contract tests/crash tests/simulation tests/golden tests/fuzz tests/mutation"
 workers=$(getconf _NPROCESSORS_ONLN)
 failed=0
 TESTS_LEFT_OUT=$(mktemp) && export TESTS_LEFT_OUT
@@ -22,7 +22,7 @@ run() { "$bin/python" -m pytest --durations=10 "$@" || { [ $? = 5 ] || failed=1;
 
 if [ "$form" = fast ]; then
     # shellcheck disable=SC2086
-    run --numprocesses="$workers" --dist=loadfile -m "not long and not slow and not spark" "$@" tests/unit tests/golden tests/mutation
+    run --numprocesses="$workers" --dist=loadfile -m "not long and not slow and not spark" "$@" tests/unit tests/behaviour tests/contract tests/golden tests/mutation
 else
     # The tests say what they lack of this.
     tools/install-ops.sh || true

@@ -1,13 +1,3 @@
 """For all tests of the gateway."""
 
-from __future__ import annotations
-
-import pytest
-
-from gateway.shards import client
-
-
-@pytest.fixture(autouse=True)
-def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests to a shard that a test has lost fail soon."""
-    monkeypatch.setattr(client, "PATIENCE_S", 0.01)
+from tests.support.short_patience import _short_patience  # noqa: F401

@@ -1,8 +1,7 @@
-"""Reading and tailing: positions, gaps, and how a tail goes on."""
+"""Reading: positions, gaps, and what a loop that is left commits."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -11,11 +10,10 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, answer, error, frame, page, records, session, stream
-from topics_client import Forbidden, Gap, GapError, Record, TopicDeleted, TopicNotFound
+from topics_client import Forbidden, Gap, GapError, Record
 from topics_client.tailing import COMMIT_S, EventLines
 
 LOST = {"gap_from": 1, "gap_to": 4, "reason": "cap", "earliest_seq": 5, "head_seq": 6}
-NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
 Clock = trio.testing.MockClock
 
 
@@ -84,133 +82,6 @@ async def divided_after(tail: Any, number: int) -> float:
 
 async def take(tail: Any, number: int) -> list[Any]:
     return [await anext(tail) for _ in range(number)]
-
-
-async def test_a_tail_that_breaks_goes_on_with_the_id_of_its_last_frame(autojump_clock: Clock) -> None:
-    fake = Fake(
-        [
-            session(t=0),
-            stream(records("t", 1, 2), httpx.ReadError("cut")),
-            httpx.ConnectError("refused"),
-            stream(records("t", 2, 3)),
-        ]
-    )
-    async with fake.client() as client, client.tail("t") as tail:
-        assert [item.seq for item in await take(tail, 3)] == [1, 2, 3]  # 2 came twice, and is given once
-        assert tail.seq == 3
-    assert fake.paths == ["POST /v0/watch", *["GET /v0/watch/w"] * 3]
-    assert [request.headers.get("Last-Event-ID") for request in fake.requests] == [None, None, "t2", "t2"]
-
-
-async def test_a_session_that_is_gone_is_made_again_from_the_positions(autojump_clock: Clock) -> None:
-    fake = Fake(
-        [
-            session(a=0, b=7),
-            stream(records("a", 1, 2)),
-            error(404, "not_found"),
-            session("new", a=2, b=7),
-            stream(frame("error", code=410, error="gone")),
-            session("newer", a=2, b=7),
-            stream(records("b", 8, 8)),
-        ]
-    )
-    async with fake.client() as client, client.tail({"a": 0, "b": None}) as tail:
-        assert [(item.topic, item.seq) for item in await take(tail, 3)] == [("a", 1), ("a", 2), ("b", 8)]
-    assert [body["topics"] for body in fake.bodies if body] == [
-        {"a": {"from_seq": 0}, "b": {"tail": True}},
-        {"a": {"from_seq": 2}, "b": {"from_seq": 7}},
-        {"a": {"from_seq": 2}, "b": {"from_seq": 7}},
-    ]
-
-
-async def test_a_stream_that_breaks_before_a_frame_has_its_session_made_again(autojump_clock: Clock) -> None:
-    fake = Fake([session(t=4), stream(b": hb 1\n\n"), session("x", t=4), stream(records("t", 5, 5))])
-    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
-        assert (await anext(tail)).seq == 5
-
-
-async def test_a_tail_waits_as_long_as_a_service_that_stops_asks_for(autojump_clock: Clock) -> None:
-    ends = b"retry: 2000\n\n", frame("error", code=503, error="shutting down", retry_after_ms=1000)
-    fake = Fake([session(t=4), *(stream(records("t", 5, 5), *ends) for _ in range(5)), stream(records("t", 6, 6))])
-    begun = trio.current_time()
-    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
-        assert [item.seq for item in await take(tail, 2)] == [5, 6]
-    assert trio.current_time() - begun >= 5
-
-
-async def test_a_tail_that_waits_for_its_service_says_so_once_and_again_when_it_is_back(
-    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "topics_client.connection")
-    away = [httpx.ConnectError("refused")] * 20
-    fake = Fake([session(t=4), stream(records("t", 5, 5)), *away, stream(records("t", 6, 6))])
-    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
-        assert [item.seq for item in await take(tail, 2)] == [5, 6]
-    first, last = [each.getMessage() for each in caplog.records if each.name == "topics_client.connection"]
-    assert first.endswith("ConnectError: refused); trying again")
-    assert last.startswith("http://fake: the service answers again, after ")
-
-
-async def test_a_tail_can_be_closed_while_a_read_of_it_waits(autojump_clock: Clock) -> None:
-    """As after Ctrl-C: the blocking client leaves its loop before the read has ended."""
-
-    async def endless() -> AsyncIterator[bytes]:
-        yield records("t", 1, 1)
-        await trio.sleep(3)
-        yield records("t", 2, 2)
-
-    live = httpx.Response(200, content=endless(), headers={"Content-Type": "text/event-stream"})
-    fake = Fake([session(t=0), live])
-    async with fake.client() as client, client.tail("t") as tail:
-        assert (await anext(tail)).seq == 1
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(anext, tail)
-            await trio.testing.wait_all_tasks_blocked()
-            await tail.aclose()
-            nursery.cancel_scope.cancel()
-
-
-async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_clock: Clock) -> None:
-    fake = Fake([session(a=0, b=0), stream(frame("topic-deleted", "x", topic="a")), stream(), error(404, "not_found")])
-    fake.answers += [error(404, "topic_not_found")]
-    async with fake.client() as client, client.tail(["a", "b"]) as tail:
-        assert [item async for item in tail] == [TopicDeleted("a"), TopicDeleted("b")]
-    assert fake.requests[-1].url.params["lenient"] == "true"
-
-
-async def test_a_tail_of_a_prefix_takes_topics_as_they_come(autojump_clock: Clock) -> None:
-    fake = Fake(
-        [
-            session(a=7),
-            stream(
-                records("a", 8, 8), records("ab", 1, 2), frame("topic-deleted", "x", topic="ab"), records("ab", 1, 1)
-            ),
-            error(404, "not_found"),
-            session("new", a=8, ab=1, ac=0),
-            stream(records("ac", 1, 1)),
-        ]
-    )
-    async with fake.client() as client, client.tail(prefix="a", from_seq=None) as tail:
-        items = [(item.topic, getattr(item, "seq", None)) for item in await take(tail, 6)]
-    assert items[:3] == [("a", 8), ("ab", 1), ("ab", 2)]
-    assert items[4:] == [("ab", 1), ("ac", 1)]
-    first, second = (body for body in fake.bodies if body)
-    assert (first["topics"], first["prefix"], first["tail"]) == ({}, "a", True)
-    assert (second["topics"], second["tail"]) == ({"a": {"from_seq": 8}, "ab": {"from_seq": 1}}, False)
-    with pytest.raises(ValueError, match="no cursor"):
-        client.tail(prefix="a", cursor="c")
-
-
-async def test_a_topic_that_is_not_there_is_an_error_at_the_start() -> None:
-    async with Fake([error(404, "topic_not_found")]).client() as client:
-        with pytest.raises(TopicNotFound):
-            await anext(client.tail("t"))
-
-
-async def test_a_tail_of_a_topic_made_again_begins_at_its_first_record() -> None:
-    fake = Fake([session(t=50), stream(frame("tombstone", "x", topic="t", **NEW), records("t", 1, 2))])
-    async with fake.client() as client, client.tail("t", from_seq=50, gaps="yield") as tail:
-        assert [item.seq for item in await take(tail, 3)] == [0, 1, 2]
 
 
 async def test_a_cursor_is_committed_after_each_batch(autojump_clock: Clock) -> None:

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from gateway.observe.request_log import RequestLog
 from proto.ipc.message import Message, Parked, Request
 from proto.process import trace
+from tests.behaviour.gateway.test_streamed_answers import PIECES, play
 from tests.support.gateway_stage import Stage, key, stage, until
-from tests.unit.gateway.server.test_streamed_answers import PIECES, play
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PATIENT = b'{"wait_ms":20000}'

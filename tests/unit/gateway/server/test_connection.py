@@ -451,17 +451,6 @@ def page_of(names: list[str], request: Request) -> list[Message]:
     return [Reply(request.id, body, extra={"names": left[:size], "more": len(left) > size})]
 
 
-async def test_probes_are_open_bare_and_have_aliases() -> None:
-    async with stage() as there, there.client() as client:
-        for path in ("/v0/health", "/healthz"):
-            answer = await client.ask("GET", path)
-            assert set(answer.json) == {"status", "version", "uptime_ms"}
-        for path in ("/v0/ready", "/readyz"):
-            answer = await client.ask("GET", path)
-            assert answer.json == {"status": "ready", "wal_replay_complete": True, "topics": 3}
-        assert (await client.ask("GET", "/v0/openapi.json")).json["openapi"] == "3.1.0"
-
-
 async def test_a_bug_is_a_canonical_500_and_the_connection_lives() -> None:
     def script(request: Request) -> list[Message]:
         return [Reply(request.id, b"not an array", extra={"names": [], "more": False})]

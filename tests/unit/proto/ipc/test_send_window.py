@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Append, StateGet
 from proto.ipc.send_window import SMALL_BYTES, Window
-from shardd.process.reply_queue import Replies
 from tests.support.gateway_stage import Stage, stage, until
 
 MIB = 1 << 20
@@ -125,66 +124,3 @@ async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_n
         assert {*outcomes} == {"not_done", "unknown"}
         assert there.gateway.shards.ledger.booked([0]) == outcomes.count("unknown") == len(there.shards[0].requests)
         await until(lambda: there.gateway.budget.used == 0)
-
-
-class Asker:
-    """Receives replies on demand and reports them with `Taken`, as `proto.ipc.link` does."""
-
-    def __init__(self, most: int) -> None:
-        self.now = 0.0
-        self.most = most
-        self.got: list[Message] = []
-        self.unread: list[Message] = []
-        self.untold = 0
-        self.replies = Replies(lambda message, peer: self.unread.append(message), most, lambda: self.now)
-
-    def reply(self, number: int, size: int) -> None:
-        self.replies.send(b"peer", Reply(number, b"x" * size))
-
-    def take(self) -> bool:
-        taken, self.unread[:] = list(self.unread), []
-        self.got += taken
-        self.untold += sum(len(each.body) for each in taken if len(each.body) > SMALL_BYTES)
-        if self.untold * 8 < self.most:
-            return False
-        told, self.untold = self.untold, 0
-        return self.replies.taken(b"peer", told)
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(0, 150_000)), max_size=80))
-def test_replies_arrive_in_order_and_no_more_than_the_window_is_on_its_way(events: list[int | None]) -> None:
-    asker = Asker(100_000)
-    count = 0
-    for size in events:
-        if size is None:
-            asker.take()
-        else:
-            asker.reply(count, size)
-            count += 1
-        on_way = [len(each.body) for each in asker.unread if len(each.body) > SMALL_BYTES]
-        assert sum(on_way) <= 100_000 or len(on_way) <= 1 or sum(on_way) - on_way[-1] < 100_000 // 8
-    for _ in range(count + 1):
-        asker.take()
-    assert [each.id for each in asker.got] == list(range(count))
-    assert not asker.replies.full(b"peer")
-
-
-def test_an_asker_that_takes_nothing_is_forgotten() -> None:
-    asker = Asker(100_000)
-    for number in range(3):
-        asker.reply(number, 90_000)
-    assert asker.replies.full(b"peer")
-    assert asker.replies.forget_silent(60) == []
-    asker.now = 61
-    assert asker.replies.forget_silent(60) == [b"peer"]
-    assert not asker.replies.full(b"peer")
-
-
-@pytest.mark.parametrize("size", [10, 90_000])
-def test_an_asker_that_takes_everything_is_never_full(size: int) -> None:
-    asker = Asker(100_000)
-    for number in range(100):
-        asker.reply(number, size)
-        assert not asker.replies.full(b"peer")
-        asker.take()
-    assert len(asker.got) == 100

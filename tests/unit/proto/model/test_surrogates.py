@@ -20,7 +20,7 @@ from shardd.queues import dead_letter_meta
 from shardd.routers.copy_plan import _without_stamp
 from supervisor.client.jsonlines import Batch, LineError, batches, lines_of, page_of
 from tests.support.harness import Harness
-from tests.unit.shardd.queues.test_dead_letters import There, carry
+from tests.unit.shardd.queues.test_transfers import There, carry
 
 TEXTS = [
     rb'"\ud800"',

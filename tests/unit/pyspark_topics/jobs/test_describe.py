@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from pyspark_topics.jobs import describe, picture, report
+from pyspark_topics.jobs import describe
 from pyspark_topics.jobs.describe import Seen
 
 
@@ -73,13 +72,3 @@ def test_a_name_or_an_example_forges_no_line_and_moves_no_cursor() -> None:
         assert not {"\x1b", "\r", "\u2028", "\x7f"} & set(told)
         assert told.count("\n") == {"table": 6, "ddl": 1, "json": 1}[form]
     assert json.loads(describe.printed(done, "json")) == done
-
-
-class _Row(dict[str, Any]):
-    asDict = dict.copy
-
-
-def test_nor_does_a_tag_in_a_report_or_its_picture() -> None:
-    rows = [_Row(tag="x\x1b[2J\nforged", records=1)]
-    assert report.table(rows) == "tag                     records\nx\\u001b[2J\\u000aforged        1\n"
-    assert "\x1b" not in picture.svg(rows, ["tag"], "t")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_topics.jobs import lake, lake_reconcile
+from pyspark_topics.jobs import lake
 from pyspark_topics.jobs.cli import parser
-from pyspark_topics.lake import delta, formats, layout
+from pyspark_topics.lake import layout
 from pyspark_topics.lake.history import Table
 from pyspark_topics.lake.layout import About, LakeError, Mark
-from pyspark_topics.offsets import Gap, Offsets, Position
+from pyspark_topics.offsets import Position
+from tests.unit.pyspark_topics.jobs.test_lake_reconcile import Gone
 
 
 @pytest.mark.parametrize(
@@ -33,30 +33,6 @@ def test_known_causes_are_a_sentence(text: str, said: str) -> None:
     assert str(found).startswith(f"/lake: {said}")
     other = RuntimeError("else")
     assert lake.explained("/lake", other) is other
-
-
-@pytest.mark.parametrize(("version", "artifact"), [("4.0.1", "_4.0_2.13"), ("4.1.0", "_4.1_2.13"), ("4.2.1", "_2.13")])
-def test_each_spark_has_its_delta(version: str, artifact: str, tmp_path: Path) -> None:
-    made = delta.settings(version, {"a": "b"}, tmp_path)
-    assert made["spark.jars.packages"] == f"io.delta:delta-spark{artifact}:4.4.0"
-    assert made["spark.jars.excludes"] == "io.unitycatalog:*,io.delta:delta-kernel-*"
-    assert made["a"] == "b"
-
-
-def test_a_spark_without_delta_is_told_which_one_is_needed_and_a_delta_of_ones_own_counts(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match=r"needs Spark 4\.0, 4\.1 or 4\.2, this is 4\.3\.0: pip install"):
-        delta.settings("4.3.0", {}, tmp_path)
-    assert "spark.jars.packages" not in delta.settings("4.3.0", {"spark.jars": "/d.jar"}, tmp_path)
-    (tmp_path / "delta-spark_2.13-5.0.0.jar").touch()
-    assert "spark.jars.packages" not in delta.settings("4.3.0", {}, tmp_path)
-
-
-@pytest.mark.parametrize(("version", "artifact"), [("4.0.1", "4.0_2.13:1.11.0"), ("4.1.4", "4.1_2.13:1.12.0")])
-def test_each_spark_has_its_iceberg(version: str, artifact: str, tmp_path: Path) -> None:
-    made = formats.settings("iceberg", version, {}, tmp_path)
-    assert made["spark.jars.packages"] == f"org.apache.iceberg:iceberg-spark-runtime-{artifact}"
-    with pytest.raises(LakeError, match=r"Iceberg needs Spark 4\.0 or 4\.1, this is 4\.2\.1: pip install"):
-        formats.settings("iceberg", "4.2.1", {}, tmp_path)
 
 
 def test_a_lake_of_the_other_format_is_refused() -> None:
@@ -114,20 +90,6 @@ def batches(tables: Tables) -> lake.Batches:
     return lake.Batches(unused, store, About(), sink, unused, lake.Settings())
 
 
-class Gone:
-    """The source of topics of which one lost records, one was deleted, and one made again; also a store's root."""
-
-    root = "/lake"
-
-    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
-        assert start == {}
-        return [Gap("capped", 1, 20, "cap"), Gap("gone", 1, 9, "deleted"), Gap("again", 1, 9, "recreated"), INNER]
-
-    def earliest(self) -> Offsets:
-        return {"capped": Position(15, 1), "again": Position(1, 2), "whole": Position(8, 1)}
-
-
-INNER = Gap("whole", 5, 6, "source_trim")
 ONE, TWO, OTHER = Mark(1, {"a": Position(5, 1)}), Mark(2, {"a": Position(9, 1)}), Mark(2, {"a": Position(7, 1)})
 
 
@@ -143,9 +105,3 @@ def test_a_batch_is_appended_once() -> None:
 def test_a_version_of_another_run_is_not_taken_for_the_batch(tables: Tables) -> None:
     with pytest.raises(LakeError, match="another run wrote to the same table"):
         batches(tables)._append(None, "events", TWO)
-
-
-def test_what_a_service_does_not_cover_is_not_taken_for_deleted() -> None:
-    source: Any = Gone()
-    end = {topic: Position(10, 1) for topic in ("gone", "again", "whole")} | {"capped": Position(40, 1)}
-    assert lake_reconcile.floors(source, end) == {"gone": 10, "again": 10, "whole": 1, "capped": 15}

@@ -10,51 +10,16 @@ import pytest
 
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
-from shardd.queues.cohorts import shares
 from shardd.storage.errors import SegmentError
 from shardd.topic.topic import Topic
 from tests.support.asked import said
-from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
-
-
-def queue(shard: Harness, name: str = "q", **config: Any) -> Harness:
-    shard.call("configure", name, {"type": "queue", **config})
-    return shard
+from tests.support.queues import claim, counters, got, hold, pushed, queue, restarted, send_claim, seqs, take
 
 
 @pytest.fixture
 def shard() -> Harness:
     return queue(Harness())
-
-
-def claim(shard: Harness, node: str = "w", most: int = 100, topic: str = "q", **fields: Any) -> list[dict[str, Any]]:
-    claimed: list[dict[str, Any]] = shard.call("claim", topic, {"node": node, "max": most, **fields})["claimed"]
-    return claimed
-
-
-def seqs(jobs: list[dict[str, Any]]) -> list[int]:
-    return [job["$seq"] for job in jobs]
-
-
-def hold(shard: Harness, op: str, *which: int, node: str = "w", topic: str = "q", **fields: Any) -> Any:
-    return shard.call(op, topic, {"node": node, "seqs": list(which), **fields})
-
-
-def counters(shard: Harness, topic: str = "q") -> tuple[int, int]:
-    state = shard.call("state", topic)["queue"]
-    return state["ready"], state["in_flight"]
-
-
-def restarted(shard: Harness, how: str) -> Harness:
-    if how == "clean":
-        shard.shard.close()
-    elif how == "checkpoint":
-        shard.shard.commits.sync_now()
-        shard.shard.checkpoint_now()
-    disk = shard.disk
-    assert isinstance(disk, FaultDisk)
-    return shard.restarted(disk.after_crash("process"))
 
 
 def test_a_claim_hands_out_the_oldest_jobs_with_a_lease(shard: Harness) -> None:
@@ -112,17 +77,6 @@ def test_only_the_holder_may_ack_nack_or_extend(shard: Harness) -> None:
     assert counters(shard) == (0, 1)
 
 
-def test_a_lease_ends_after_its_deadline_and_not_at_it(shard: Harness) -> None:
-    shard.append("q", 0, 1)
-    claim(shard, "a", 1, lease_ms=1000)
-    shard.clock.advance(1000)
-    assert counters(shard) == (1, 1)
-    shard.clock.advance(1)
-    assert counters(shard) == (2, 0)
-    jobs = claim(shard, "b")
-    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(1, 2), (2, 1)]
-
-
 def test_reclaimed_jobs_go_before_fresh_ones_lowest_first(shard: Harness) -> None:
     shard.append("q", *range(6))
     claim(shard, most=4)
@@ -162,13 +116,6 @@ def test_jobs_that_are_given_back_are_handed_out_up_to_the_bytes_of_one_answer(s
     assert seqs(claim(shard, "v")) == [19, 20]
 
 
-def test_lease_ms_is_clamped_both_ways(shard: Harness) -> None:
-    shard.append("q", 0, 1)
-    now = shard.clock.ms
-    assert claim(shard, most=1, lease_ms=1)[0]["deadline"] == now + 100
-    assert claim(shard, most=1, lease_ms=10**15)[0]["deadline"] == now + 86_400_000
-
-
 def test_a_late_ack_counts_while_nobody_else_got_the_job(shard: Harness) -> None:
     shard.append("q", 0, 1)
     claim(shard, "a", 2, lease_ms=100)
@@ -186,14 +133,6 @@ def test_a_released_job_cannot_be_acked_by_who_released_it(shard: Harness) -> No
     assert hold(shard, "ack", 1)["skipped"] == [1]
 
 
-def test_an_expired_lease_cannot_be_extended_or_released(shard: Harness) -> None:
-    shard.append("q", 0)
-    claim(shard, lease_ms=100)
-    shard.clock.advance(101)
-    assert hold(shard, "extend", 1, lease_ms=1000)["skipped"] == [1]
-    assert hold(shard, "nack", 1)["skipped"] == [1]
-
-
 def test_a_delayed_nack_is_ready_only_when_its_time_has_come(shard: Harness) -> None:
     shard.append("q", 0)
     claim(shard)
@@ -204,61 +143,6 @@ def test_a_delayed_nack_is_ready_only_when_its_time_has_come(shard: Harness) -> 
     assert counters(shard) == (0, 0)
     shard.clock.advance(1)
     assert claim(shard)[0]["deliveries"] == 2
-
-
-def test_extend_sets_the_deadline_from_now_and_counts_no_delivery(shard: Harness) -> None:
-    shard.append("q", 0)
-    first = claim(shard, lease_ms=1000)[0]
-    shard.clock.advance(900)
-    answer = hold(shard, "extend", 1, 7, lease_ms=1000)
-    assert (answer["extended"], answer["skipped"]) == (1, [7])
-    assert answer["deadlines"] == {"1": shard.clock.ms + 1000}
-    assert answer["lease_ids"] == {"1": first["lease_id"]}
-    shard.clock.advance(1000)
-    assert claim(shard, "b") == []
-    shard.clock.advance(1)
-    assert claim(shard, "b")[0]["deliveries"] == 2
-
-
-def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> None:
-    shard.append("q", 0)
-    old = claim(shard, lease_ms=100)[0]["lease_id"]
-    shard.clock.advance(101)
-    new = claim(shard)[0]["lease_id"]  # the same worker again: only the token distinguishes the two leases
-    for stale in (old, "lease_", "nonsense", new.upper(), new + "0"):
-        for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
-            assert hold(shard, op, 1, lease_ids=[stale], **extra)["skipped"] == [1]
-    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=[new])["extended"] == 1
-    assert hold(shard, "ack", 1, lease_ids=[old])["skipped"] == [1]
-    assert hold(shard, "ack", 1, lease_ids=[new])["acked"] == 1
-
-
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_worker_may_keep_the_id_of_its_claim_through_any_number_of_extends(durable: bool) -> None:
-    shard = queue(Harness(), max_deliveries=1, dead_letter="dead", leases_durable=durable)
-    shard.append("q", 0)
-    ids = [claim(shard, lease_ms=1000)[0]["lease_id"]]
-    for lease_ms in (3000, 1000, 2000, 500, 500):  # also for less time than was left
-        shard.clock.advance(400)
-        assert hold(shard, "extend", 1, lease_ms=lease_ms, lease_ids=ids)["lease_ids"] == {"1": ids[0]}
-        assert claim(shard, "b") == []
-    if durable:
-        shard = restarted(shard, "crash")
-    shard.clock.advance(500)
-    assert counters(shard) == (0, 1)
-    assert hold(shard, "ack", 1, lease_ids=ids)["acked"] == 1
-    assert shard.everything("q") == []
-
-
-def test_an_extended_lease_ends_when_the_last_extend_said(shard: Harness) -> None:
-    shard.append("q", 0)
-    ids = [claim(shard, lease_ms=60_000)[0]["lease_id"]]
-    hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)
-    shard.clock.advance(1001)
-    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
-    again = claim(shard)[0]
-    assert (again["deliveries"], [again["lease_id"]] == ids) == (2, False)
-    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
 
 
 @pytest.mark.parametrize("op", ["ack", "nack", "extend"])
@@ -394,82 +278,6 @@ def test_jobs_that_are_removed_are_in_no_counter(shard: Harness, how: str) -> No
     assert len(claim(shard)) == 2
 
 
-def test_shares_are_in_proportion_and_use_up_what_there_is() -> None:
-    assert shares([4, 2], 6) == [4, 2]
-    assert shares([4, 2], 3) == [2, 1]
-    assert shares([1, 1, 1], 2) == [1, 1, 0]
-    assert shares([100, 1], 2) == [2, 0]
-    assert shares([5, 5, 5], 0) == [0, 0, 0]
-
-
-def send_claim(shard: Harness, node: str, most: int, **fields: Any) -> int:
-    ident = shard.send("claim", "q", {"node": node, "max": most, **fields})
-    shard.shard.flush()
-    return ident
-
-
-def got(shard: Harness, ident: int) -> list[int]:
-    shard.shard.commits.sync_now()
-    reply = shard.replies[ident]
-    assert isinstance(reply, Reply)
-    assert reply.error is None
-    return seqs(msgspec.json.decode(reply.body)["claimed"])
-
-
-def test_a_cohort_shares_what_there_is_when_its_window_closes() -> None:
-    shard = queue(Harness(), claim_jitter_ms=100)
-    shard.append("q", *range(6))
-    first = send_claim(shard, "a", 8)
-    shard.clock.advance(60)
-    second = send_claim(shard, "b", 4)
-    shard.shard.deliver()
-    assert shard.parked(first)
-    assert shard.parked(second)
-    due = shard.shard.next_due
-    assert due is not None
-    assert due - shard.clock.monotonic() == pytest.approx(0.04)
-    shard.clock.advance(41)
-    shard.shard.deliver()
-    assert (got(shard, first), got(shard, second)) == ([1, 3, 5, 6], [2, 4])
-
-
-def test_a_claimer_who_left_gets_no_jobs_and_an_empty_window_is_answered() -> None:
-    shard = queue(Harness(), claim_jitter_ms=100)
-    shard.append("q", 0)
-    gone, stays, late = (send_claim(shard, node, 1) for node in "abc")
-    shard.shard.cancel("peer", gone)
-    shard.clock.advance(101)
-    shard.shard.deliver()
-    assert (got(shard, stays), got(shard, late)) == ([1], [])
-    assert shard.parked(gone)
-    assert counters(shard) == (0, 1)
-
-
-def test_a_claim_may_wait_for_jobs_and_those_that_wait_are_served_in_the_order_they_came(shard: Harness) -> None:
-    first, second, third = (send_claim(shard, node, 1, wait_ms=5000) for node in "abc")
-    assert all(map(shard.parked, (first, second, third)))
-    shard.append("q", 0)
-    assert (got(shard, first), shard.parked(second)) == ([1], True)
-    assert claim(shard, "impatient") == []
-    shard.append("q", 1, 2, 3)
-    assert (got(shard, second), got(shard, third)) == ([2], [3])
-    assert counters(shard) == (1, 3)
-
-
-def test_a_claim_that_would_not_wait_does_not_push_in(shard: Harness) -> None:
-    waiting = send_claim(shard, "a", 2, wait_ms=5000)
-    late = shard.send("claim", "q", {"node": "b", "max": 1})
-    shard.send("append", "q", {"records": [{"data": 0}]})
-    shard.shard.flush()
-    assert (got(shard, waiting), got(shard, late)) == ([1], [])
-
-
-def test_those_that_wait_share_in_proportion_to_what_they_want(shard: Harness) -> None:
-    large, small = send_claim(shard, "a", 8, wait_ms=5000), send_claim(shard, "b", 4, wait_ms=5000)
-    shard.append("q", *range(6))
-    assert (len(got(shard, large)), len(got(shard, small))) == (4, 2)
-
-
 @pytest.mark.parametrize("jitter", [0, 60_000])
 def test_a_claim_that_waited_in_vain_is_told_when_its_time_is_up(jitter: int) -> None:
     shard = queue(Harness(), claim_jitter_ms=jitter)
@@ -578,27 +386,6 @@ def test_a_claim_that_left_with_its_topic_gives_nothing_back(shard: Harness) -> 
     assert counters(shard) == (1, 0)
 
 
-def test_streams_and_pollers_share_a_window_in_proportion() -> None:
-    shard = queue(Harness(), claim_jitter_ms=100)
-    stream = take(shard, "s", 4)
-    poller = send_claim(shard, "b", 2)
-    shard.append("q", *range(3))
-    shard.clock.advance(101)
-    shard.shard.deliver()
-    assert sorted((len(pushed(shard, stream)), len(got(shard, poller)))) == [1, 2]
-    assert len(pushed(shard, stream)) == 2
-
-
-def test_a_window_ends_with_its_topic() -> None:
-    shard = queue(Harness(), claim_jitter_ms=100)
-    ident = send_claim(shard, "a", 1)
-    shard.call("delete_topic", "q")
-    reply = shard.replies[ident]
-    assert isinstance(reply, Reply)
-    assert reply.error is not None
-    assert reply.error.code is ErrorCode.TOPIC_NOT_FOUND
-
-
 @pytest.mark.parametrize(
     ("kind", "code"),
     [("log", ErrorCode.NOT_A_QUEUE), ("queue", ErrorCode.TOPIC_NOT_FOUND), ("", ErrorCode.TOPIC_NOT_FOUND)],
@@ -626,20 +413,6 @@ def test_a_stream_asks_for_leases_that_are_clamped_as_in_a_claim(shard: Harness)
         reply = shard.replies[ident]
         assert isinstance(reply, Reply)
         assert msgspec.json.decode(reply.body)[0]["deadline"] == now + expected
-
-
-def take(shard: Harness, stream: str, most: int) -> int:
-    ident = shard.send("work_take", "q", stream=stream, node=stream, max=most, lease_ms=None)
-    shard.shard.flush()
-    return ident
-
-
-def pushed(shard: Harness, ident: int) -> list[int]:
-    shard.shard.commits.sync_now()
-    reply = shard.replies[ident]
-    assert isinstance(reply, Reply)
-    assert reply.error is None
-    return seqs(msgspec.json.decode(reply.body))
 
 
 def test_a_stream_waits_for_jobs_and_for_room(shard: Harness) -> None:
@@ -680,67 +453,6 @@ def test_a_stream_that_waited_long_is_told_so(shard: Harness) -> None:
     shard.shard.deliver()
     assert pushed(shard, ident) == []
     assert shard.shard.claims.next_due is None
-
-
-@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
-@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
-def test_acks_and_durable_leases_survive(durability: str, how: str) -> None:
-    shard = queue(Harness(), leases_durable=True, durability=durability)
-    shard.append("q", *range(6))
-    claim(shard, "a", 4)
-    hold(shard, "ack", 1, node="a")
-    hold(shard, "nack", 2, node="a")
-    new = hold(shard, "extend", 3, node="a", lease_ms=60_000)["lease_ids"]["3"]
-    hold(shard, "nack", 4, node="a", delay_ms=5000)
-    shard = restarted(shard, how)
-    assert counters(shard) == (3, 1)
-    jobs = claim(shard, "b")
-    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(2, 2), (5, 1), (6, 1)]
-    shard.clock.advance(5000)
-    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(4, 2)]
-    assert hold(shard, "ack", 3, node="a", lease_ids=[new])["acked"] == 1
-    assert seqs(shard.everything("q")) == [2, 4, 5, 6]
-
-
-@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
-def test_a_start_under_a_clock_that_is_a_day_ahead_ends_durable_leases_and_delays(how: str) -> None:
-    """A start can compare the clock with nothing, so it believes it, also for TTLs. Jobs are handed out once more, and
-    none is lost; an ack of the worker before is refused."""
-    shard = queue(Harness(), leases_durable=True, durability="fsync")
-    shard.append("q", *range(3))
-    token = claim(shard, "a", 1)[0]["lease_id"]
-    claim(shard, "a", 1)
-    hold(shard, "nack", 2, node="a", delay_ms=5000)
-    shard.clock.advance(86_400_000)
-    shard = restarted(shard, how)
-    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 2), (2, 2), (3, 1)]
-    assert hold(shard, "ack", 1, node="a", lease_ids=[token])["acked"] == 0
-
-
-@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
-def test_other_leases_survive_a_graceful_stop_only(how: str) -> None:
-    shard = queue(Harness())
-    shard.append("q", *range(3))
-    token = claim(shard, "a", 2)[0]["lease_id"]
-    hold(shard, "ack", 2, node="a")
-    shard = restarted(shard, how)
-    if how == "clean":
-        assert counters(shard) == (1, 1)
-        assert hold(shard, "ack", 1, node="a", lease_ids=[token])["acked"] == 1
-    else:
-        assert counters(shard) == (2, 0)
-        assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 1), (3, 1)]
-
-
-def test_leases_of_a_stop_are_not_brought_back_by_a_later_crash() -> None:
-    shard = queue(Harness())
-    shard.append("q", 0)
-    claim(shard, "a", lease_ms=86_400_000)
-    shard = restarted(shard, "clean")
-    hold(shard, "nack", 1, node="a")
-    claim(shard, "b")
-    shard = restarted(shard, "crash")
-    assert counters(shard) == (1, 0)
 
 
 def reasons(shard: Harness) -> dict[int, str | None]:

@@ -11,7 +11,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
-from tests.unit.shardd.queues.test_dead_letters import There, carry
+from tests.unit.shardd.queues.test_transfers import There, carry
 
 QUEUE = "q"
 

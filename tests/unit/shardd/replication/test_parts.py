@@ -78,3 +78,16 @@ def test_names_sort_as_numbers_do() -> None:
     assert sorted([names.part(10), names.part(9)]) == [names.part(9), names.part(10)]
     assert number_of(names.part(12)) == number_of(names.manifest(12)) == 12
     assert number_of("service.json") is None
+
+
+HUGE = 1 << 64
+
+
+@pytest.mark.parametrize(
+    ("first_no", "last_no", "frames"),
+    [(0, 5, b"x" * 64), (7, 6, b"x" * 64), (1, HUGE - 1, b"x" * 64), (1 << 63, 1 << 63, b"x" * 64), (1, 1, b"")],
+)
+def test_a_part_whose_numbers_fit_nothing_is_damage(first_no: int, last_no: int, frames: bytes) -> None:
+    part = parts.Part(3, parts.FRAMES, 1, b"n" * 16, first_no, last_no)
+    with pytest.raises(PartError, match="numbers"):
+        parts.decode(parts.encode(part, frames), 3)

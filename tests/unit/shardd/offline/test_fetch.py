@@ -1,0 +1,90 @@
+"""A restore from a bucket: to which moment, and what stops it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardd.replication import checkpoint_copies
+from shardd.replication.browse import Damaged
+from shardd.replication.names import ShardNames
+from tests.support.bucket import MemoryStore
+from tests.support.fault_disk import FaultDisk
+from tests.support.shipped import SMALL, Shipped, contents, restored
+
+NAMES = ShardNames(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_copies, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture
+def shard() -> Shipped:
+    return Shipped(MemoryStore(), **SMALL).attach()
+
+
+def test_a_restore_to_a_moment_has_exactly_what_was_there(shard: Shipped) -> None:
+    moments = []
+    for round_ in range(6):
+        for number in range(20):
+            shard.append("a", "x" * 50, number, round_)
+        shard.call("delete_records", "a", {"before_seq": 20 * round_ + 1})
+        shard.sync()
+        shard.ship()
+        moments.append((shard.clock.now_ms(), contents(shard)))
+        shard.clock.advance(1000)
+        shard.shard.checkpoint_now()
+        shard.copy()
+        shard.clock.advance(1000)
+    for moment, there in moments:
+        assert contents(restored(shard, moment)) == there
+        assert contents(restored(shard, moment + 500)) == there
+
+
+def test_a_moment_before_the_first_checkpoint_is_restored_from_the_log(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    moment, there = shard.clock.now_ms(), contents(shard)
+    for round_ in range(3):
+        shard.clock.advance(1000)
+        shard.append("a", 2, round_)
+        shard.sync()
+        shard.ship()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    assert shard.store.objects.keys() >= {NAMES.part(2), NAMES.manifest(5)}
+    shard.copies.retain()
+    assert contents(restored(shard, moment)) == there
+
+
+def test_a_moment_before_what_the_bucket_has_is_refused(shard: Shipped) -> None:
+    for _ in range(3):
+        for number in range(30):
+            shard.append("a", "x" * 200, number)
+        shard.sync()
+        shard.shard.checkpoint_now()
+        shard.ship()
+        shard.copy()
+        shard.clock.advance(1000)
+    shard.clock.advance(shard.limits.bucket_retain_ms)
+    shard.append("a", 1)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    shard.copies.retain()
+    with pytest.raises(Damaged, match="reaches back to"):
+        restored(shard, 1_700_000_000_000)
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_a_full_disk_stops_a_restore_with_its_reason(shard: Shipped) -> None:
+    for number in range(50):
+        shard.append("a", "x" * 100, number)
+    shard.sync()
+    shard.ship()
+    disk = FaultDisk()
+    disk.capacity = 3000
+    with pytest.raises(OSError, match="did not take all bytes"):
+        restored(shard, disk=disk)
