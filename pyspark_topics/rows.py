@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -196,20 +197,14 @@ def batch(
     found, _ = group
     counts, ends = extent(found)
     total = ends[-1]
-    place: dict[int, Any] = {}
-
-    def binary(number: int) -> Any:
-        if number not in place:
-            place[number] = column(found, number, counts)
-        return place[number]
-
-    seqs = sequence(found, counts, ends)
+    binary = cache(partial(column, found, ends))
+    seqs = cache(partial(sequence, found, counts, ends))
     columns: dict[str, Callable[[], Any]] = {
         "key": lambda: binary(1),
         "value": lambda: binary(0),
         "topic": lambda: _spread(texts([rows[r.head.topic_id].name.encode() for r in found], pa.string()), ends),
         "partition": lambda: pa.repeat(number(shard, pa.int32()), total),
-        "offset": lambda: seqs,
+        "offset": seqs,
         "timestamp": lambda: _times(found, counts, ends),
         "timestampType": lambda: pa.repeat(number(LOG_APPEND_TIME, pa.int32()), total),
         "node": lambda: binary(2).view(pa.string()),
@@ -243,8 +238,15 @@ def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:
     return times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, deletions: Mapping[int, Deletions]) -> Any:
-    """Boolean array, true for live records; None if all are live. `tags` is called only if there are deletions."""
+def live(
+    group: Group,
+    ends: list[int],
+    tags: Callable[[], Any],
+    seqs: Callable[[], Any],
+    deletions: Mapping[int, Deletions],
+) -> Any:
+    """Boolean array, true for live records; None if all are live. `tags` and `seqs` are called only if there are
+    deletions."""
     found, flags = group
     kept: Any = None
     marks = b"".join(flags)
@@ -255,7 +257,7 @@ def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, dele
     for ident in idents:
         if not deletions[ident]:
             continue
-        left = pc.invert(deletions[ident].dead(tags(), seqs))
+        left = pc.invert(deletions[ident].dead(tags(), seqs()))
         if len(idents) > 1:
             topics = _spread(numbers((records.head.topic_id for records in found), pa.uint64()), ends)
             left = pc.or_(left, pc.not_equal(topics, number(ident, pa.uint64())))
@@ -280,20 +282,23 @@ def sequence(found: list[Records], counts: list[int], ends: list[int]) -> Any:
     return pc.add(_spread(numbers(base), ends), _iota(ends[-1]))
 
 
-def column(found: list[Records], place: int, counts: list[int]) -> Any:
+def column(found: list[Records], ends: list[int], place: int) -> Any:
     """A column of all frames as one binary array, null where a frame has none."""
-    arrays = [records.columns[place] for records in found]
-    if len(arrays) == 1 and arrays[0] is not None:
+    arrays = [records.column(place) for records in found]
+    if all(len(array) == 1 for array in arrays):
+        return _spread(pa.concat_arrays(arrays), ends)
+    if len(arrays) == 1:
         return arrays[0]
-    if arrays.count(None) == len(arrays):
-        return pa.nulls(sum(counts), pa.binary())
+    counts = [records.head.count for records in found]
     return pa.concat_arrays(
-        [pa.nulls(count, pa.binary()) if array is None else array for array, count in zip(arrays, counts, strict=True)]
+        [pa.repeat(array[0], count) if len(array) == 1 else array for array, count in zip(arrays, counts, strict=True)]
     )
 
 
 def _spread(values: Any, ends: list[int]) -> Any:
     """Repeat each value as often as its frame has records."""
+    if len(ends) == ends[-1]:
+        return values
     if len(ends) == 1:
         return pa.repeat(values[0], ends[0])
     children = [numbers(ends, pa.int32()), values]
