@@ -8,7 +8,7 @@ Needs Java. A service takes the records over HTTP (5 million by default, 200 byt
 eight topics in two shards). It continues to run, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
 then writes the records as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
 session. Every query runs three times; the table shows the fastest run. The sums of all readers are compared. "topics,
-selected" names its columns by `.schema(…)`, because Spark tells the needed columns to its own readers only.
+selected" names its columns by the option `columns`, because Spark tells the needed columns to its own readers only.
 """
 
 from __future__ import annotations
@@ -105,16 +105,16 @@ def queries(records: int) -> dict[str, tuple[str, str, int]]:
     each = records // TOPICS
     low = each // 2
     return {
-        "count": ("offset long", "select count(*) n from {}", records),
-        "sum(length(value))": ("value binary", "select sum(length(value)) n from {}", records),
+        "count": ("offset", "select count(*) n from {}", records),
+        "sum(length(value))": ("value", "select sum(length(value)) n from {}", records),
         "one topic, a tenth of its seqs": (
-            "topic string, offset long, value binary",
+            "topic, offset, value",
             f"select sum(length(value)) n from {{}} where topic = 'bench3' and offset > {low} "
             f"and offset <= {low + each // 10}",
             each // 10,
         ),
         "a prefix of tags": (
-            "tag string, value binary",
+            "tag, value",
             "select sum(length(value)) n from {} where tag like 'job-12%'",
             records,
         ),
@@ -139,7 +139,7 @@ def measure(spark: Any, data: Path, folder: Path, records: int, say: Callable[[s
     text.write.json(lines)
     frames = {
         "topics": lambda columns: spark.read.format("topics").load(str(data)),
-        "topics, selected": lambda columns: spark.read.format("topics").schema(columns).load(str(data)),
+        "topics, selected": lambda columns: spark.read.format("topics").option("columns", columns).load(str(data)),
         "Parquet": lambda columns: spark.read.parquet(parquet),
         "JSON Lines": lambda columns: spark.read.schema(text.schema).json(lines),
     }

@@ -1,7 +1,8 @@
 """Columns of a read, with their types in Spark and in Arrow.
 
-The first are those of Spark's Kafka source, the others are the record's own. `.schema("topic string, value binary")`
-selects columns; others are not transferred to Spark. Spark has no other way to tell a Python source which to read.
+The first are those of Spark's Kafka source, the others are the record's own. `.option("columns", "topic, value")`
+selects columns, and so does `.schema("topic string, value binary")`; others are not read. Spark does not tell a Python
+source which columns a query needs.
 
     key            binary     the tag
     value          binary     data, JSON text as written; null in a row that reports a loss
@@ -36,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_topics.headers import HEADERS
-from pyspark_topics.options import Options
+from pyspark_topics.options import BadOption, Options
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: dict[str, tuple[Any, Any]] = {
@@ -59,17 +60,28 @@ _ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def spark_schema(options: Options) -> StructType:
-    """Schema of a read whose user selects no columns."""
-    names = [*_ALWAYS]
-    if options.headers:
-        names.append("headers")
-    if options.tombstones:
-        names += ["gap_to", "gap_reason"]
+    """Schema of a read without `.schema(…)`. Raises `BadOption`."""
+    names = [*options.columns]
+    for name in names:
+        if name not in TYPES:
+            raise BadOption(f"option columns names {name!r}; topics has {', '.join(TYPES)}")
+    if not names:
+        names = [*_ALWAYS]
+        if options.headers:
+            names.append("headers")
+        if options.tombstones:
+            names += ["gap_to", "gap_reason"]
     return StructType([StructField(name, TYPES[name][0]) for name in names])
 
 
-def arrow_schema(schema: StructType) -> Any:
-    """Arrow schema for a selection of the columns above. Raises `ValueError` for other columns."""
+def arrow_schema(schema: StructType, options: Options | None = None) -> Any:
+    """Arrow schema for a selection of the columns above. Raises `ValueError` for other columns, and `BadOption` for
+    columns besides those of the option `columns`."""
+    if options and options.columns and (others := {*schema.names} - {*options.columns}):
+        raise BadOption(
+            f"option columns = {', '.join(options.columns)!r}: .schema(…) names {', '.join(sorted(others))} besides; "
+            "use one of the two"
+        )
     for column in schema.fields:
         if column.name not in TYPES or TYPES[column.name][0].simpleString() != column.dataType.simpleString():
             raise ValueError(

@@ -50,7 +50,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
         from pyspark_topics.sources import source
 
         options = parse(self.options, streaming=True)
-        return stream.reader(source(self.options, options, arrow_schema(schema)), options)
+        return stream.reader(source(self.options, options, arrow_schema(schema, options)), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         from pyspark_topics.writer import Writer
@@ -93,7 +93,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         from pyspark_topics.where import ALL
 
         self._options = parse(options)
-        self._arrow = arrow_schema(schema)
+        self._arrow = arrow_schema(schema, self._options)
         self.where = ALL
         self.counters = Counters()
         """Counters of planning only, because tasks run in other processes."""
@@ -120,7 +120,7 @@ class ServiceReader(DataSourceReader):  # type: ignore[misc]
         from pyspark_topics.sources import source
 
         self._options = parse(given)
-        self._source = source(given, self._options, arrow_schema(schema))
+        self._source = source(given, self._options, arrow_schema(schema, self._options))
 
     def partitions(self) -> Sequence[InputPartition]:
         from pyspark_topics import stream

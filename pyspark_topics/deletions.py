@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_topics.arrays import FALSE, number, numbers, texts
+
 EQUAL, PREFIX = "Eq", "Glob"
 
 
@@ -41,16 +43,16 @@ class Deletions:
 
     def dead(self, tags: Any, seqs: Any) -> Any:
         """Boolean array, true for deleted records. `tags` (binary with nulls) and `seqs` (int64) have equal lengths."""
-        dead = pa.repeat(pa.scalar(False), len(seqs))
+        dead = pa.repeat(FALSE, len(seqs))
         if self.equal:
             if self._lookup is None:
-                self._lookup = pa.array(list(self.equal), pa.binary()), pa.array(self.equal.values(), pa.int64())
+                self._lookup = texts(list(self.equal)), numbers(self.equal.values())
             known, ends = self._lookup
             before = ends.take(pc.index_in(tags, value_set=known))
-            dead = pc.fill_null(pc.less(seqs, before), False)
+            dead = pc.fill_null(pc.less(seqs, before), FALSE)
         for prefix, end in self.prefixes.items():
-            matching = pc.fill_null(pc.starts_with(tags, pattern=prefix), False)
-            dead = pc.or_(dead, pc.and_(matching, pc.less(seqs, pa.scalar(end, pa.int64()))))
+            matching = pc.fill_null(pc.starts_with(tags, pattern=prefix), FALSE)
+            dead = pc.or_(dead, pc.and_(matching, pc.less(seqs, number(end))))
         if self.seqs:
-            dead = pc.or_(dead, pc.is_in(seqs, value_set=pa.array(self.seqs, pa.int64())))
+            dead = pc.or_(dead, pc.is_in(seqs, value_set=numbers(self.seqs)))
         return dead

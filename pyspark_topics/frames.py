@@ -180,11 +180,10 @@ def delete_flags(view: memoryview, head: Head) -> memoryview:
 class Records:
     """The records of one batch frame as Arrow arrays over the file's own bytes.
 
-    `times` is int64 milliseconds, or None where all records have the header's `ts_ms`; `columns` are data, tag, node
-    and meta as `binary` arrays, None where the frame has no such column.
+    `times` is int64 milliseconds, or None where all records have the header's `ts_ms`.
     """
 
-    __slots__ = ("columns", "head", "times")
+    __slots__ = ("_buffer", "_places", "head", "times")
 
     def __init__(self, buffer: Any, view: memoryview, head: Head) -> None:
         count = head.count
@@ -198,27 +197,33 @@ class Records:
             at += _pad8(count)
         if head.flags & OWN_DUE:
             at += 8 * count
-        self.columns: list[Any] = []
+        self._buffer = buffer
+        self._places: list[tuple[int, ...] | None] = []
+        """Of each column its number of values, the places of its validity, offsets and values, and the values' size."""
         for shift in COLUMN_SHIFTS:
             form = (head.columns >> shift) & 3
             if form == _NONE:
-                self.columns.append(None)
+                self._places.append(None)
                 continue
             rows = 1 if form == _ONE else count
-            validity = None
-            if form == _SOME:
-                size = (count + 7) // 8
-                validity = buffer.slice(at, size)
-                at += _pad8(size)
-            offsets = buffer.slice(at, 4 * rows + 4)
-            (size,) = _I32.unpack_from(view, at + 4 * rows)
-            at += _pad8(4 * rows + 4)
-            array = pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, buffer.slice(at, size)])
-            at += _pad8(size)
-            self.columns.append(pa.repeat(array[0], count) if rows != count else array)
-        if at != head.offset + HEADER_BYTES + head.body_len or self.columns[0] is None:
+            offsets = at + (_pad8((count + 7) // 8) if form == _SOME else 0)
+            (size,) = _I32.unpack_from(view, offsets + 4 * rows)
+            values = offsets + _pad8(4 * rows + 4)
+            self._places.append((rows, at, offsets, values, size))
+            at = values + _pad8(size)
+        if at != head.offset + HEADER_BYTES + head.body_len or self._places[0] is None:
             # The checksum matched, so only a bug of the writer leads here.
             raise FrameError("the columns do not fill the body")
+
+    def column(self, place: int) -> Any:
+        """Data, tag, node or meta (0 to 3) as a binary array: a value or null for each record, or one for all."""
+        found = self._places[place]
+        if found is None:
+            return pa.nulls(1, pa.binary())
+        rows, validity, offsets, values, size = found
+        part = self._buffer.slice
+        valid = None if validity == offsets else part(validity, (rows + 7) // 8)
+        return pa.Array.from_buffers(pa.binary(), rows, [valid, part(offsets, 4 * rows + 4), part(values, size)])
 
 
 def find(view: memoryview, start: int) -> int:

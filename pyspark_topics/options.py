@@ -14,6 +14,7 @@
     endingTimestamp           likewise, exclusive; endingOffsetsByTimestamp. Batch only
     failOnDataLoss            "true" (the default), "false"
     failOnDamage              whether damaged files are errors; default: as failOnDataLoss
+    columns                   "offset, value": the columns of the read, in this order; see `columns`
     includeHeaders            "true": column `headers`
     includeTombstones         "true": rows, and columns, for seqs that were lost
     minPartitions             split files until there are as many tasks
@@ -39,7 +40,7 @@ NAMES = tuple(
     """
     path paths coldPath bucketKeyFile url token subscribe subscribePattern assign startingOffsets endingOffsets
     startingTimestamp startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss failOnDamage
-    includeHeaders includeTombstones minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
+    columns includeHeaders includeTombstones minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
 EARLIEST, LATEST = -2, -1
@@ -120,6 +121,8 @@ class Options:
     ending: Bound
     fail_on_data_loss: bool
     fail_on_damage: bool
+    columns: tuple[str, ...]
+    """Empty: all columns that the other options ask for."""
     headers: bool
     tombstones: bool
     min_partitions: int
@@ -166,6 +169,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         ending=_bound(options, "ending", LATEST, topics, streaming),
         fail_on_data_loss=strict,
         fail_on_damage=options.flag("failOnDamage", strict),
+        columns=options.columns(),
         headers=options.flag("includeHeaders", False),
         tombstones=options.flag("includeTombstones", False),
         min_partitions=options.number("minPartitions"),
@@ -198,6 +202,13 @@ class _Given:
             near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.85)
             if name.lower() not in known and near:
                 raise BadOption(f"option {name} is not known; did you mean {known[near[0]]}?")
+
+    def columns(self) -> tuple[str, ...]:
+        value = self.text("columns")
+        names = tuple(name.strip() for name in value.split(",")) if value else ()
+        if "" in names or len({*names}) < len(names):
+            raise BadOption(f"option columns = {value!r}: it names columns, each once, as in offset, value")
+        return names
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name).lower() or str(default).lower()

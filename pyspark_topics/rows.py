@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_topics import frames
+from pyspark_topics.arrays import number, numbers, texts
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
 from pyspark_topics.headers import headers
@@ -86,7 +88,7 @@ class Rows:
 
 def below(times: Any, oldest_ms: int) -> int:
     """Number of times before `oldest_ms`, in an ascending int64 array."""
-    return pc.sum(pc.less(times, pa.scalar(oldest_ms, pa.int64()))).as_py() or 0
+    return pc.sum(pc.less(times, number(oldest_ms))).as_py() or 0
 
 
 @dataclass(slots=True)
@@ -195,22 +197,16 @@ def batch(
     found, _ = group
     counts, ends = extent(found)
     total = ends[-1]
-    place: dict[int, Any] = {}
-
-    def binary(number: int) -> Any:
-        if number not in place:
-            place[number] = column(found, number, counts)
-        return place[number]
-
-    seqs = sequence(found, counts, ends)
+    binary = cache(partial(column, found, ends))
+    seqs = cache(partial(sequence, found, counts, ends))
     columns: dict[str, Callable[[], Any]] = {
         "key": lambda: binary(1),
         "value": lambda: binary(0),
-        "topic": lambda: _spread(pa.array([rows[r.head.topic_id].name for r in found], pa.string()), ends),
-        "partition": lambda: pa.repeat(pa.scalar(shard, pa.int32()), total),
-        "offset": lambda: seqs,
+        "topic": lambda: _spread(texts([rows[r.head.topic_id].name.encode() for r in found], pa.string()), ends),
+        "partition": lambda: pa.repeat(number(shard, pa.int32()), total),
+        "offset": seqs,
         "timestamp": lambda: _times(found, counts, ends),
-        "timestampType": lambda: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), total),
+        "timestampType": lambda: pa.repeat(number(LOG_APPEND_TIME, pa.int32()), total),
         "node": lambda: binary(2).view(pa.string()),
         "tag": lambda: binary(1).view(pa.string()),
         "headers": lambda: headers(binary(3)),
@@ -233,31 +229,38 @@ def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:
     if any(records.times is not None for records in found):
         times = pa.concat_arrays(
             [
-                pa.repeat(pa.scalar(records.head.ts_ms, pa.int64()), count) if records.times is None else records.times
+                pa.repeat(number(records.head.ts_ms), count) if records.times is None else records.times
                 for records, count in zip(found, counts, strict=True)
             ]
         )
     else:
-        times = _spread(pa.array([records.head.ts_ms for records in found], pa.int64()), ends)
+        times = _spread(numbers(records.head.ts_ms for records in found), ends)
     return times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, deletions: Mapping[int, Deletions]) -> Any:
-    """Boolean array, true for live records; None if all are live. `tags` is called only if there are deletions."""
+def live(
+    group: Group,
+    ends: list[int],
+    tags: Callable[[], Any],
+    seqs: Callable[[], Any],
+    deletions: Mapping[int, Deletions],
+) -> Any:
+    """Boolean array, true for live records; None if all are live. `tags` and `seqs` are called only if there are
+    deletions."""
     found, flags = group
     kept: Any = None
     marks = b"".join(flags)
     if DELETED in marks:
         marked = pa.Array.from_buffers(pa.uint8(), len(marks), [None, pa.py_buffer(marks)])
-        kept = pc.not_equal(marked, pa.scalar(DELETED, pa.uint8()))
+        kept = pc.not_equal(marked, number(DELETED, pa.uint8()))
     idents = {records.head.topic_id for records in found}
     for ident in idents:
         if not deletions[ident]:
             continue
-        left = pc.invert(deletions[ident].dead(tags(), seqs))
+        left = pc.invert(deletions[ident].dead(tags(), seqs()))
         if len(idents) > 1:
-            topics = _spread(pa.array([records.head.topic_id for records in found], pa.uint64()), ends)
-            left = pc.or_(left, pc.not_equal(topics, pa.scalar(ident, pa.uint64())))
+            topics = _spread(numbers((records.head.topic_id for records in found), pa.uint64()), ends)
+            left = pc.or_(left, pc.not_equal(topics, number(ident, pa.uint64())))
         kept = left if kept is None else pc.and_(kept, left)
     return kept
 
@@ -276,34 +279,41 @@ def extent(found: list[Records]) -> tuple[list[int], list[int]]:
 def sequence(found: list[Records], counts: list[int], ends: list[int]) -> Any:
     """The seqs of all records, as an int64 array."""
     base = [records.head.first_seq - end + count for records, end, count in zip(found, ends, counts, strict=True)]
-    return pc.add(_spread(pa.array(base, pa.int64()), ends), _iota(ends[-1]))
+    return pc.add(_spread(numbers(base), ends), _iota(ends[-1]))
 
 
-def column(found: list[Records], place: int, counts: list[int]) -> Any:
+def column(found: list[Records], ends: list[int], place: int) -> Any:
     """A column of all frames as one binary array, null where a frame has none."""
-    arrays = [records.columns[place] for records in found]
-    if len(arrays) == 1 and arrays[0] is not None:
+    arrays = [records.column(place) for records in found]
+    if all(len(array) == 1 for array in arrays):
+        return _spread(pa.concat_arrays(arrays), ends)
+    if len(arrays) == 1:
         return arrays[0]
-    if arrays.count(None) == len(arrays):
-        return pa.nulls(sum(counts), pa.binary())
+    counts = [records.head.count for records in found]
     return pa.concat_arrays(
-        [pa.nulls(count, pa.binary()) if array is None else array for array, count in zip(arrays, counts, strict=True)]
+        [pa.repeat(array[0], count) if len(array) == 1 else array for array, count in zip(arrays, counts, strict=True)]
     )
 
 
 def _spread(values: Any, ends: list[int]) -> Any:
     """Repeat each value as often as its frame has records."""
+    if len(ends) == ends[-1]:
+        return values
     if len(ends) == 1:
         return pa.repeat(values[0], ends[0])
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))
+    children = [numbers(ends, pa.int32()), values]
+    runs = pa.RunEndEncodedArray.from_buffers(
+        pa.run_end_encoded(pa.int32(), values.type), ends[-1], [None], children=children
+    )
+    return pc.run_end_decode(runs)
 
 
-_counted = pa.array(range(1), pa.int64())
+_counted = numbers(range(1))
 
 
 def _iota(count: int) -> Any:
     """Array 0, 1, … count - 1. Cached for the longest batch so far, then sliced."""
     global _counted  # noqa: PLW0603 - a cache of constants
     if len(_counted) < count:
-        _counted = pa.array(range(count), pa.int64())
+        _counted = numbers(range(count))
     return _counted.slice(0, count)

@@ -18,13 +18,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_topics import rows
+from pyspark_topics.arrays import number
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import FrameError, Head, Records
 from pyspark_topics.logfile import LogFile
@@ -182,7 +183,7 @@ class Topic:
             sizes = pa.chunked_array([part["size"] for part in window])
             before = pc.subtract(pc.cumulative_sum(sizes), sizes)
             from_here = pc.subtract(pc.sum(sizes), before)
-            cap = pa.scalar(min(self._cap_bytes, MAX_I64), pa.int64())
+            cap = number(min(self._cap_bytes, MAX_I64))
             lost = max(lost, pc.sum(pc.greater(from_here, cap)).as_py())
         # The newest record is kept, whatever its size.
         lost = min(lost, count - 1)
@@ -203,7 +204,7 @@ class Topic:
             self._measured[log] = len(offsets)
         kept = []
         for part in window:
-            live = pc.greater_equal(part["seq"], pa.scalar(self.floor, pa.int64()))
+            live = pc.greater_equal(part["seq"], number(self.floor))
             if self._recent:
                 live = pc.and_(live, pc.invert(self._recent.dead(part["tag"], part["seq"])))
             if len(part := part.filter(live)):
@@ -230,12 +231,12 @@ class Topic:
         for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
             found, _ = group
             counts, ends = rows.extent(found)
-            size: Any = pa.scalar(RECORD_OVERHEAD, pa.int64())
-            columns = [rows.column(found, place, counts) for place in range(4)]
+            size: Any = number(RECORD_OVERHEAD)
+            columns = [rows.column(found, ends, place) for place in range(4)]
             for column in columns:
-                size = pc.add(size, pc.fill_null(pc.binary_length(column), 0))
-            seqs = rows.sequence(found, counts, ends)
-            part = pa.RecordBatch.from_arrays([seqs, columns[1], size], ["seq", "tag", "size"])
+                size = pc.add(size, pc.fill_null(pc.binary_length(column), number(0, pa.int32())))
+            seqs = cache(partial(rows.sequence, found, counts, ends))
+            part = pa.RecordBatch.from_arrays([seqs(), columns[1], size], ["seq", "tag", "size"])
             live = rows.live(group, ends, lambda: None, seqs, {self.ident: Deletions()})
             yield part if live is None else part.filter(live)
 
@@ -289,9 +290,9 @@ class Topic:
         for source, entry in self.batches(self.floor, floor - 1):
             for group in rows.groups(source, [source.head(entry)], wanted):
                 counts, ends = rows.extent(group[0])
-                seqs = rows.sequence(group[0], counts, ends)
-                live = rows.live(group, ends, partial(rows.column, group[0], 1, counts), seqs, deletions)
-                last = pc.max(seqs if live is None else seqs.filter(live)).as_py()
+                seqs = cache(partial(rows.sequence, group[0], counts, ends))
+                live = rows.live(group, ends, partial(rows.column, group[0], ends, 1), seqs, deletions)
+                last = pc.max(seqs() if live is None else seqs().filter(live)).as_py()
                 lost = max(lost, last or 0)
         if lost:
             self.losses.add(lost, "ttl")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
+
+from pyspark_topics.arrays import FALSE, texts
 
 MAX_I64 = 2**63 - 1
 
@@ -39,8 +40,8 @@ class Text:
         """Boolean array, true for values of a binary array that satisfy the condition; None if it is empty."""
         masks = []
         if self.equal is not None:
-            masks.append(pc.is_in(column, value_set=pa.array(sorted(self.equal), pa.binary())))
-        masks += [pc.fill_null(pc.starts_with(column, pattern=prefix), False) for prefix in self.prefixes]
+            masks.append(pc.is_in(column, value_set=texts(sorted(self.equal))))
+        masks += [pc.fill_null(pc.starts_with(column, pattern=prefix), FALSE) for prefix in self.prefixes]
         if self.null is not None:
             masks.append(pc.is_null(column) if self.null else pc.is_valid(column))
         return _all(masks)

@@ -52,7 +52,7 @@ def routes_in(spark: Any, data_dir: Path) -> Routes:
     data = f.from_json(f.col("value").cast("string"), "carrier string, origin string, dest string")
     counted = (
         spark.read.format("topics")
-        .schema("topic string, value binary")
+        .option("columns", "topic, value")
         .load(str(data_dir))
         .select(data.alias("data"))
         .groupBy("data.carrier", f.concat_ws("-", "data.origin", "data.dest").alias("route"))
@@ -71,7 +71,7 @@ def differing(spark: Any, one: Path, other: Path) -> int:
     from pyspark.sql import functions as f
 
     columns = ["value", "tag", "node"]
-    read = spark.read.format("topics").schema("topic string, offset long, value binary, tag string, node string")
+    read = spark.read.format("topics").option("columns", "topic, offset, value, tag, node")
     joined = read.load(str(one)).alias("a").join(read.load(str(other)).alias("b"), ["topic", "offset"], "full")
     same = f.lit(True)
     for column in columns:

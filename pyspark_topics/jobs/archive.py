@@ -38,9 +38,7 @@ from pyspark_topics.options import all_there, parse
 
 VERSION = 1
 COMMITS, STAGING = "_topics/commits", "_topics/staging"
-COLUMNS = (
-    "topic string, partition int, offset long, timestamp timestamp, node string, tag string, value binary, meta binary"
-)
+COLUMNS = "topic, partition, offset, timestamp, node, tag, value, meta"
 
 
 class ArchiveError(ValueError):
@@ -166,8 +164,7 @@ def _stage(
     epochs = spark.createDataFrame([(topic, end[topic].epoch) for topic in unread], "topic string, epoch long")
     (
         spark.read.format("topics")
-        .schema(COLUMNS)
-        .options(**ranged)
+        .options(**ranged, columns=COLUMNS)
         .load()
         .join(f.broadcast(epochs), "topic")
         .withColumn("value", f.col("value").cast("string"))

@@ -235,7 +235,7 @@ def _overlaps(seen: Iterable[Seen]) -> list[Finding]:
     return findings
 
 
-COLUMNS = "topic string, offset long, node string, tag string, value binary, meta binary"
+COLUMNS = "topic, offset, node, tag, value, meta"
 
 
 def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
@@ -244,7 +244,7 @@ def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
 
     try:
         twice = (
-            _read(spark, path, cold, "topic string, offset long")
+            _read(spark, path, cold, "topic, offset")
             .groupBy("topic", "offset")
             .count()
             .where("count > 1")
@@ -358,7 +358,7 @@ def _missing(place: str, dest: str, count: int, whole: bool) -> Finding:
 
 
 def _read(spark: Any, path: str, cold: str | None, columns: str, topic: str = "") -> Any:
-    reading = spark.read.format("topics").schema(columns)
+    reading = spark.read.format("topics").option("columns", columns)
     if cold:
         reading = reading.option("coldPath", cold)
     return (reading.option("subscribe", topic) if topic else reading).load(path)

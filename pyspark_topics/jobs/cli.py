@@ -264,8 +264,8 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     if given.archive:
         frame = spark.read.parquet(given.archive)
     else:
-        columns = "topic string, offset long, timestamp timestamp, node string, tag string, value binary, meta binary"
-        frame = spark.read.format("topics").schema(columns).options(**_options(given)).load()
+        columns = "topic, offset, timestamp, node, tag, value, meta"
+        frame = spark.read.format("topics").options(**_options(given), columns=columns).load()
     by = [name.strip() for name in given.by.split(",")]
     measured = report.measure(frame, by)
     if given.parquet:
@@ -282,8 +282,8 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
 def _describe(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import describe
 
-    reading = spark.read.format("topics").schema("value binary")
-    frame = reading.options(**_options(given), subscribe=given.topic).load()
+    reading = spark.read.format("topics")
+    frame = reading.options(**_options(given), subscribe=given.topic, columns="value").load()
     done = describe.run(frame.limit(given.limit) if given.limit else frame)
     sys.stdout.write(describe.printed(done, given.form))
     return {"topic": given.topic, "records": done["records"], "fields": len(done["fields"])}

@@ -37,9 +37,7 @@ from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
 from pyspark_topics.visible import visible
 
-READ = (
-    "topic string, partition int, offset long, timestamp timestamp, node string, tag string, value binary, meta binary"
-)
+READ = "topic, partition, offset, timestamp, node, tag, value, meta"
 LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
 """Options of the read: losses are rows of `gaps`, damage is an error."""
 INFER_FROM = 10_000
@@ -191,14 +189,11 @@ def _query(
         for topic, position in at.start.items()
         if topic in latest and not offsets.recreated(position, latest[topic])
     }
-    stream = (
-        spark.readStream.format("topics")
-        .schema(READ)
-        .options(
-            **options,
-            startingOffsets=json.dumps(starting),
-            maxOffsetsPerTrigger=str(settings.max_records),
-        )
+    stream = spark.readStream.format("topics").options(
+        **options,
+        columns=READ,
+        startingOffsets=json.dumps(starting),
+        maxOffsetsPerTrigger=str(settings.max_records),
     )
     trigger = {"availableNow": True} if settings.once else {"processingTime": f"{settings.every_s:g} seconds"}
     writer = stream.load().writeStream.foreachBatch(batches).option("checkpointLocation", at.store.path(at.name))

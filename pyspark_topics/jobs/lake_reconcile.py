@@ -24,7 +24,7 @@ from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, LakeError
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Offsets, Source
 
-READ = "topic string, offset long"
+READ = "topic, offset"
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     source.reach()
     end = source.latest()
     layout.same_service(store.root, position(store, sink, about).positions, end)
-    records = spark.read.format("topics").schema(READ).options(**options).load()
+    records = spark.read.format("topics").options(**options, columns=READ).load()
     names = [EVENTS] if about.form == ONE else [f"{layout.TOPICS}/{name}" for name in store.list(layout.TOPICS)]
     counts: dict[str, int] = {}
     with store.locked():

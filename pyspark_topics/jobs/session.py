@@ -40,6 +40,7 @@ def session(job: str, master: str = "", settings: Mapping[str, str] | None = Non
     conf.setIfMissing("spark.master", "local[*]")
     conf.setIfMissing("spark.ui.enabled", "false")
     conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+    conf.setIfMissing("spark.sql.python.filterPushdown.enabled", "true")
     for name, value in (settings or {}).items():
         conf.set(name, value)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()

@@ -200,11 +200,17 @@ def test_columns_that_are_not_selected_are_not_brought(service: Service, spark: 
     write(service, "c", {"data": {"n": 1}, "meta": {"k": [1.0]}}, {"data": 2})
     rows = spark.run(
         f"""
-        frame = spark.read.format("topics").schema("offset long, meta binary").load({str(service.data_dir)!r})
-        answer = [[row.offset, row.meta and row.meta.decode()] for row in frame.orderBy("offset").collect()]
+        answer = []
+        for reading in (
+            spark.read.format("topics").schema("offset long, meta binary"),
+            spark.read.format("topics").option("columns", "offset, meta"),
+        ):
+            frame = reading.load({str(service.data_dir)!r})
+            answer.append(frame.schema.simpleString())
+            answer += [[row.offset, row.meta and row.meta.decode()] for row in frame.orderBy("offset").collect()]
         """
     )
-    assert rows == [[1, '{"k": [1.0]}'], [2, None]]
+    assert rows == 2 * ["struct<offset:bigint,meta:binary>", [1, '{"k": [1.0]}'], [2, None]]
     with pytest.raises(SparkError, match="column colour string: topics has key binary"):
         spark.run(
             f"""spark.read.format("topics").schema("colour string").load({str(service.data_dir)!r}).count()""",

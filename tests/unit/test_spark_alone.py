@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -82,21 +83,38 @@ def test_the_project_leaves_the_package_to_its_own_distribution_and_agrees_with_
 
 LOADED = """
 import json, sys
+from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, StringStartsWith
 from pyspark_topics.datasource import DefaultSource
-source = DefaultSource({"path": sys.argv[1]})
+source = DefaultSource({"path": sys.argv[1], "startingTimestamp": "1"})
 schema = source.schema()
 made = sorted(sys.modules)
-source.reader(schema).partitions()
-print(json.dumps([made, sorted(sys.modules)]))
+tagged = [IsNotNull(("tag",)), EqualTo(("node",), "n"), StringStartsWith(("tag",), "k"), GreaterThan(("offset",), 1)]
+for filters in [], tagged:
+    reader = source.reader(schema)
+    reader.pushFilters(filters)
+    parts = reader.partitions()
+    planned = sorted(sys.modules)
+    assert any(batch.num_rows for part in parts for batch in reader.read(part))
+print(json.dumps([made, planned]))
 """
 
 
 def test_each_process_of_spark_loads_what_it_needs(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    scene.shard.append("t", 1)
+    scene = Scene(tmp_path / "scene", cold_dir="")
+    tagged = [{"data": n, "tag": f"k{n}", "node": "n"} for n in range(9)]
+    for topic, config in (("t", {}), ("capped", {"cap_records": 5, "ttl_ms": 10**12}), ("sized", {"cap_bytes": 200})):
+        scene.shard.call("append", topic, {"records": tagged, "config": config})
+        scene.checkpoint()
+        for match in ("k5", ["tag", "Glob", "k8*"]):
+            scene.shard.call("delete_records", topic, {"match": match})
+        scene.shard.append(topic, *range(3))
     scene.settle()
+    # pyarrow imports pandas as soon as it is given a value of Python, which takes longer than a plan.
+    (tmp_path / "pandas").mkdir()
+    (tmp_path / "pandas/__init__.py").write_text("raise SystemExit('pandas was imported')")
     command = [sys.executable, "-c", LOADED, scene.options["path"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     making, planning = (set(modules) for modules in json.loads(done.stdout))
     elsewhere = {f"pyspark_topics.{name}" for name in ("writer", "client", "feed", "stream", "bucket", "replica")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pyspark_topics import files, plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
 from pyspark_topics.directory import Shard
+from pyspark_topics.frames import Records
 from pyspark_topics.rows import Counters
 from pyspark_topics.storage import LocalFile
 from pyspark_topics.where import ALL, MAX_I64, Where, conditions
@@ -183,6 +185,46 @@ def test_columns_that_are_not_wanted_are_left_in_the_file(grown: Scene) -> None:
     }
     assert sizes[narrow] == 8 * 1000
     assert sizes[ARROW] > 5 * sizes[narrow]
+
+
+def test_only_the_columns_that_are_wanted_are_made(grown: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    column = Records.column
+    monkeypatch.setattr(Records, "column", lambda self, place: made.append(place) or column(self, place))
+    everything = Reader({"path": str(grown.path)}, EVERYTHING)
+    tagged = Reader({"path": str(grown.path)}, EVERYTHING)
+    tagged.pushFilters([IsNotNull(("tag",))])
+    for reader, names, places in (
+        (everything, ["offset", "timestamp", "topic", "partition"], set()),
+        (everything, ["value", "key"], {0, 1}),
+        (everything, ["meta"], {3}),
+        (tagged, ["offset"], {1}),
+    ):
+        made.clear()
+        schema = pa.schema([ARROW.field(name) for name in names])
+        assert sum(batch.num_rows for part in reader.partitions() for batch in files.read(part, schema)) == 1000
+        assert {*made} == places
+
+
+def test_a_value_that_all_records_of_a_batch_have_is_in_each_row(tmp_path: Path) -> None:
+    """Whatever the batches are that one Arrow batch joins: one value, none, several, some null, a single record."""
+    scene = Scene(tmp_path, cold_dir="")
+    rng = random.Random(7)
+    expected = []
+    for n in range(60):
+        tags = rng.choice([["x"], [None], ["x", "y"], ["y", None], ["long " * 9]])
+        batch = [
+            {"data": [n], "tag": rng.choice(tags), "node": "n" * (n % 3) or None} for _ in range(rng.choice([1, 2, 9]))
+        ]
+        scene.shard.call("append", "t", {"records": [{k: v for k, v in r.items() if v is not None} for r in batch]})
+        expected += [(json.dumps([n]), record["tag"], record["node"]) for record in batch]
+        if n % 7 == 0:
+            scene.checkpoint()
+    rows, _, _ = read(scene)
+    rows.sort(key=lambda row: row["offset"])
+    assert [(row["value"].decode(), row["tag"], row["node"]) for row in rows] == expected
+    few, _, _ = read(scene, EqualTo(("tag",), "x"))
+    assert sorted(row["offset"] for row in few) == [n for n, (_, tag, _) in enumerate(expected, 1) if tag == "x"]
 
 
 @pytest.mark.parametrize("least", [1, 7, 40])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from pyspark_topics.columns import spark_schema
+from pyspark_topics.columns import EVERYTHING, spark_schema
 from pyspark_topics.datasource import DefaultSource
 from pyspark_topics.headers import headers
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
@@ -43,6 +44,9 @@ from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
         ({"path": "/d", "token": "secret"}, "option token: files need no token"),
         ({"path": "/d", "consumerGroup": "g"}, "it goes with url"),
         ({"path": "/d", "subscribePatern": "a"}, "did you mean subscribePattern"),
+        ({"path": "/d", "columns": "offset,,value"}, "columns = 'offset,,value': it names columns, each once"),
+        ({"path": "/d", "columns": "offset, value, offset"}, "columns = .*: it names columns, each once"),
+        ({"path": "/d", "column": "offset"}, "did you mean columns"),
     ],
 )
 def test_wrong_and_contradictory_options_are_refused(options: dict[str, str], sentence: str) -> None:
@@ -102,6 +106,23 @@ def test_columns_depend_on_the_options() -> None:
     assert spark_schema(parse({"path": "/d"})).fieldNames() == plain
     more = {"path": "/d", "includeHeaders": "true", "includeTombstones": "true"}
     assert spark_schema(parse(more)).fieldNames() == [*plain, "headers", "gap_to", "gap_reason"]
+    chosen = spark_schema(parse(more | {"Columns": " value,meta , offset"}))
+    assert chosen == StructType([EVERYTHING[name] for name in ("value", "meta", "offset")])
+
+
+def test_a_column_that_is_not_there_is_refused_with_the_names_of_those_that_are() -> None:
+    with pytest.raises(BadOption, match="option columns names 'colour'; topics has key, value, topic"):
+        DefaultSource({"path": "/d", "columns": "offset, colour"}).schema()
+    with pytest.raises(BadOption, match="option columns names 'Offset'"):
+        DefaultSource({"path": "/d", "columns": "Offset", "maxOffsetsPerTrigger": "7"}).schema()
+
+
+def test_a_schema_names_no_column_besides_those_of_the_option() -> None:
+    given = {"path": "/d", "columns": "offset, value"}
+    for made in (DefaultSource(given).reader, DefaultSource(given).streamReader):
+        with pytest.raises(BadOption, match=r"columns = 'offset, value': \.schema\(…\) names tag besides"):
+            made(StructType([EVERYTHING["offset"], EVERYTHING["tag"]]))
+    DefaultSource(given).reader(StructType([EVERYTHING["value"]]))
 
 
 def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
