@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,59 +9,15 @@ import trio
 import trio.testing
 
 from shardd.replication import manifests, role
-from shardd.replication.log_reader import Frames, LogReader
-from shardd.replication.messages import Kind, Part, Position
+from shardd.replication.log_reader import LogReader
 from shardd.replication.names import ShardNames
 from shardd.replication.shipper import LONGEST_PAUSE_S, PART_BYTES, Holder, Pace, Shipper
 from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 from tests.support.harness import FakeClock, Harness
+from tests.support.kept_sink import Kept
 from tests.support.roles import Machine, Time
 from tests.support.shipped import SMALL
-
-
-class Kept:
-    """A sink that keeps what it gets, each part when the test says so."""
-
-    def __init__(self, upto_no: int = 0) -> None:
-        self.taken: Callable[[Part, Frames], None] = lambda part, frames: None
-        self.over = trio.Event()
-        self.position = Position(1, upto_no)
-        self.parts: list[Frames] = []
-        self.waits = trio.Event()
-        """Set when a part is offered."""
-        self.may = trio.Event()
-        self.begun_at = -1
-        self.ended = False
-        self._nursery: trio.Nursery | None = None
-        self._arrived = trio.Event()
-
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
-
-    def begin(self, upto_no: int, ship: Callable[[], Awaitable[None]]) -> None:
-        assert self._nursery is not None
-        self.begun_at = upto_no
-        self._nursery.start_soon(ship)
-
-    async def put(self, frames: Frames) -> None:
-        self.waits.set()
-        await self.may.wait()
-        self.position = Position(self.position.part + 1, frames.last_no)
-        self.parts.append(frames)
-        part = Part(self.position.part, Kind.FRAMES, 1, "", frames.first_no, frames.last_no)
-        self.taken(part, frames)
-        self._arrived.set()
-        self._arrived = trio.Event()
-
-    async def arrived(self) -> None:
-        await self._arrived.wait()
-
-    async def finish(self, caught_up: Callable[[], Awaitable[None]]) -> None:
-        await caught_up()
-        self.ended = True
 
 
 async def shipping(nursery: trio.Nursery, sink: Kept, path: Path) -> tuple[Harness, Shipper]:
@@ -152,7 +107,7 @@ async def test_a_drain_ships_what_waits_for_a_pause_and_ends_the_sink(tmp_path: 
         assert not sink.parts, "a small part waits for the interval"
         with trio.fail_after(60):
             await shipper.drain()
-        assert sink.ended
+        assert sink.over.is_set()
         assert sink.position.frame_no == harness.shard.log.synced_no
         nursery.cancel_scope.cancel()
 

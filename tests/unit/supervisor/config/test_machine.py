@@ -1,0 +1,57 @@
+"""The memory of a machine, or of the control group that a process is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proto.model.memory_shares import DEFAULT_BYTES
+from supervisor.config.machine import memory_bytes
+
+GIB = 1 << 30
+
+
+def machine(root: Path, files: dict[str, str]) -> int:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return memory_bytes(root)
+
+
+MEMINFO = {"proc/meminfo": f"MemFree:   5 kB\nMemTotal:       {8 * GIB >> 10} kB\n"}
+
+
+def test_without_any_limit_it_is_that_of_the_machine(tmp_path: Path) -> None:
+    assert machine(tmp_path, MEMINFO) == 8 * GIB
+
+
+def test_a_machine_that_says_nothing_counts_as_a_usual_one(tmp_path: Path) -> None:
+    assert machine(tmp_path, {}) == 8 * DEFAULT_BYTES
+    assert machine(tmp_path, {"proc/meminfo": "MemFree: 5 kB\n"}) == 8 * DEFAULT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ({"": "max", "/a": "max", "/a/b": str(GIB)}, GIB),
+        ({"": "max", "/a": str(GIB), "/a/b": str(2 * GIB)}, GIB),
+        ({"": str(3 * GIB), "/a": "max", "/a/b": "max"}, 3 * GIB),
+        ({"/a/b": str(64 * GIB)}, 8 * GIB),
+        ({"/a/b": "nonsense"}, 8 * GIB),
+        ({}, 8 * GIB),
+    ],
+)
+def test_the_least_limit_of_a_group_and_its_parents_counts(tmp_path: Path, limits: dict[str, str], found: int) -> None:
+    files = {f"sys/fs/cgroup{group}/memory.max": f"{text}\n" for group, text in limits.items()}
+    assert machine(tmp_path, {**MEMINFO, "proc/self/cgroup": "0::/a/b\n", **files}) == found
+
+
+def test_groups_of_the_first_version_count_too_and_other_controllers_do_not(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "5:cpu,cpuacct:/c\n4:hugetlb,memory:/m\n0::/a\n",
+        "sys/fs/cgroup/memory/m/memory.limit_in_bytes": f"{2 * GIB}\n",
+        "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "1\n",
+    }
+    assert machine(tmp_path, {**MEMINFO, **files}) == 2 * GIB
