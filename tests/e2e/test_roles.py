@@ -303,7 +303,7 @@ def test_of_two_standbys_that_are_told_to_take_over_at_once_one_says_at_once_tha
         assert ".example:4000 holds the shards" in text
         assert took < 20, "long before the command gives up"
         holder, loser = (two, three) if answers[0][0] == 0 else (three, two)
-        assert holder.is_ready()
+        until(holder.is_ready, "readiness", 20)
         name = "two" if holder is two else "three"
         for each in (loser, one):
             detail = until(lambda each=each: stands_by(each), "a standby", 20)

@@ -39,7 +39,7 @@ def test_the_example_frame_of_the_document() -> None:
         ("PUT logs bell\x1f", walrus.Put("logs", "bell\x1f")),
         ('PUT logs {"é":1}', walrus.Put("logs", '{"é":1}')),
         ("GET logs", walrus.Get("logs")),
-        ("STATE a.b:c_d-1", walrus.State("a.b:c_d-1")),
+        ("STATE a.b:c_d-1", walrus.StateCommand("a.b:c_d-1")),
         ("METRICS", walrus.Metrics()),
         ("METRICS\n", walrus.Metrics()),
     ],

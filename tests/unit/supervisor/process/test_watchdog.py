@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from supervisor.process.notify import Notifier
-from supervisor.process.states import State
+from supervisor.process.states import ChildState
 from supervisor.process.watchdog import START_FACTOR, Watchdog, timeout_s
 
 HANG_S = 10.0
@@ -18,7 +18,7 @@ HANG_S = 10.0
 @dataclass
 class Played:
     name: str
-    state: State = State.SERVING
+    state: ChildState = ChildState.SERVING
     heard_at: float = 0.0
     spoken: bool = True
     hangs: int = 0
@@ -78,15 +78,15 @@ def test_a_pause_of_the_supervisor_is_nobodys_silence(pause_s: float) -> None:
 
 def test_a_child_that_starts_gets_much_longer() -> None:
     watch = Watch()
-    watch.children[1].state = State.STARTING
+    watch.children[1].state = ChildState.STARTING
     watch.pass_(HANG_S * START_FACTOR - 1)
     assert watch.kills == [0, 0]
     watch.pass_(1)
     assert watch.kills == [0, 1]
 
 
-@pytest.mark.parametrize("state", [State.STOPPING, State.WAITING, State.HELD])
-def test_children_that_end_or_are_not_there_are_not_watched(state: State) -> None:
+@pytest.mark.parametrize("state", [ChildState.STOPPING, ChildState.WAITING, ChildState.HELD])
+def test_children_that_end_or_are_not_there_are_not_watched(state: ChildState) -> None:
     watch = Watch()
     watch.children[1].state = state
     watch.pass_(HANG_S * START_FACTOR * 2)
