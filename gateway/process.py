@@ -45,8 +45,6 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.transport import ControlLink
-from proto.model.keys import Key
-from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
@@ -66,7 +64,7 @@ class Gateway:
     """The parts of one gateway process, and the actions that control messages ask for."""
 
     def __init__(self, start: Start) -> None:
-        self.limits = Limits(**start.limits)
+        self.limits = start.limits
         self.flight = Flight()
         self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
         self.reactor = Reactor()
@@ -76,7 +74,7 @@ class Gateway:
             window(self.limits.memory_bytes, start.shards),
             self.reactor.read,
         )
-        self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
+        self.keyring = Keyring(start.keys)
         self.api = Api(
             self.shards,
             self.flight,
@@ -138,10 +136,6 @@ class Gateway:
             waiting = changed
             with trio.move_on_after(math.inf if left is None else min(max(left, 1) / 1000, 1)):
                 await waiting.wait()
-
-    def replace_keys(self, keys: list[Key]) -> None:
-        """Replace all keys. Streams and waiting requests of removed or changed keys end."""
-        self.keyring.replace(keys)
 
     async def accept(
         self,
@@ -216,7 +210,7 @@ async def serve(link: ControlLink) -> None:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         nursery.start_soon(gateway.api.quota.allowances.run)
-        gateway.shards.update(ShardStates(start.states).parsed())
+        gateway.shards.update(start.states)
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
         nursery.start_soon(gateway.api.service.history.run)
@@ -234,9 +228,9 @@ async def serve(link: ControlLink) -> None:
             if isinstance(message, Stop):
                 break
             if isinstance(message, ShardStates):
-                gateway.shards.update(message.parsed())
+                gateway.shards.update(message.states)
             elif isinstance(message, Keys):
-                gateway.replace_keys([Key.from_map(each) for each in message.keys])
+                gateway.keyring.replace(message.keys)
             elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
                 gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):
