@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,8 +25,9 @@ from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import Listening, TcpServer
 from gateway.protocols.walrus import Walrus
 from gateway.server.front import Front
-from gateway.server.hypercorn_bridge import HypercornHandover
+from gateway.server.http2_handover import Http2Handover
 from gateway.server.listener import Http1Server
+from gateway.server.pages import Pages
 from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
 from proto.ipc.control import (
@@ -45,8 +45,6 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.transport import ControlLink
-from proto.model.keys import Key
-from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
@@ -58,8 +56,6 @@ from proto.process.recursion import allow_old_records
 TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
-STOP_S = 1.0
-"""Longest time that the end of the process may take."""
 
 _log: Any = structlog.get_logger()
 
@@ -68,7 +64,7 @@ class Gateway:
     """The parts of one gateway process, and the actions that control messages ask for."""
 
     def __init__(self, start: Start) -> None:
-        self.limits = Limits(**start.limits)
+        self.limits = start.limits
         self.flight = Flight()
         self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
         self.reactor = Reactor()
@@ -78,7 +74,7 @@ class Gateway:
             window(self.limits.memory_bytes, start.shards),
             self.reactor.read,
         )
-        self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
+        self.keyring = Keyring(start.keys)
         self.api = Api(
             self.shards,
             self.flight,
@@ -89,14 +85,15 @@ class Gateway:
             hosts=start.hosts,
             cors_origins=start.cors_origins,
         )
-        self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
+        pages = Pages()
+        self.http2 = Http2Handover(self.api, pages, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
             self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        front = Front(self.api, self.flight, self.limits, self.handover, budget)
+        front = Front(self.api, pages, self.http2, self.flight, self.limits, budget)
         self.keyring.on_change.append(front.heads.forget)
         self.server = Http1Server(front, self.reactor, others)
         quota = self.api.quota
@@ -139,10 +136,6 @@ class Gateway:
             waiting = changed
             with trio.move_on_after(math.inf if left is None else min(max(left, 1) / 1000, 1)):
                 await waiting.wait()
-
-    def replace_keys(self, keys: list[Key]) -> None:
-        """Replace all keys. Streams and waiting requests of removed or changed keys end."""
-        self.keyring.replace(keys)
 
     async def accept(
         self,
@@ -189,7 +182,7 @@ class Gateway:
         self.shards.end_parked()
         self.walrus_server.drain()
         self.rog_server.drain()
-        await self.handover.drain()
+        self.http2.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
             await self.api.live.drain()
             await self.api.work.drain()
@@ -197,8 +190,7 @@ class Gateway:
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._accepting.cancel()
-        with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
-            await self._closed.wait()
+        await self._closed.wait()
         if self.tracing is not None:
             with trio.move_on_after(tracing.FLUSH_MS / 1000):
                 await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)
@@ -218,7 +210,7 @@ async def serve(link: ControlLink) -> None:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         nursery.start_soon(gateway.api.quota.allowances.run)
-        gateway.shards.update(ShardStates(start.states).parsed())
+        gateway.shards.update(start.states)
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
         nursery.start_soon(gateway.api.service.history.run)
@@ -236,19 +228,15 @@ async def serve(link: ControlLink) -> None:
             if isinstance(message, Stop):
                 break
             if isinstance(message, ShardStates):
-                gateway.shards.update(message.parsed())
+                gateway.shards.update(message.states)
             elif isinstance(message, Keys):
-                gateway.replace_keys([Key.from_map(each) for each in message.keys])
+                gateway.keyring.replace(message.keys)
             elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
                 gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):
                 await link.send(Pong())
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
-        # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
-        overdue = threading.Timer(STOP_S, os._exit, (0,))
-        overdue.daemon = True
-        overdue.start()
         nursery.cancel_scope.cancel()
     for each in (listener, *walrus, *rog):
         each.close()

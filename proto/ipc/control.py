@@ -1,7 +1,7 @@
 """Control messages between the supervisor and a child, over a socket pair that the child inherits.
 
-On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket pair is used rather than ZeroMQ,
-because end-of-file reports the death of the peer exactly and at once.
+On the wire: u32 little-endian length, then a map in MessagePack with the name of the message as `type`. A socket pair
+is used rather than ZeroMQ, because end-of-file reports the death of the peer exactly and at once.
 
     supervisor → shard      Start(...), Shards([...]) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
@@ -18,12 +18,13 @@ any other exit the supervisor restarts the child at once.
 from __future__ import annotations
 
 import struct
-from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
 
-import cbor2
+import msgspec
+from msgspec import Struct
 
 from proto.errors import ProtoError
+from proto.model.keys import Key
+from proto.model.limits import Limits
 
 LENGTH = struct.Struct("<I")
 MAX_CONTROL_BYTES = 16 << 20
@@ -37,8 +38,7 @@ EXIT_DEPOSED = 4
 PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class ShardState:
+class ShardState(Struct, frozen=True):
     """State of one shard, as the supervisor publishes it to the gateway and the other shards.
 
     `endpoint` is different for every incarnation, so that messages queued for a dead process never reach its successor.
@@ -58,7 +58,7 @@ class ShardState:
     """The term of this machine, if it holds the shard, see docs/design/replication.md."""
     damage: str = ""
     """In phase `standby`, what is damaged in the bucket."""
-    in_hand: list[list[int]] = field(default_factory=list)
+    in_hand: list[list[int]] = []
     """Until the shard serves again: what its last process died over, see `proto.ipc.in_hand`."""
 
     @property
@@ -69,16 +69,11 @@ class ShardState:
         return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """First message to a child: its whole configuration.
-
-    `limits` has the fields of `proto.model.limits.Limits`, `keys` the maps of `proto.model.keys.Key`. With `keys=None`
-    the gateway requires no key.
-    """
+class Start(Struct, frozen=True, tag=True):
+    """First message to a child: its whole configuration. With `keys=None` the gateway requires no key."""
 
     role: str
-    limits: dict[str, Any]
+    limits: Limits
     index: int = 0
     shards: int = 1
     data_dir: str = ""
@@ -88,13 +83,13 @@ class Start:
     """Where clients reach this machine, for the standbys of other machines to say."""
     endpoint: str = ""
     listen_fd: int = -1
-    walrus_fds: list[int] = field(default_factory=list)
-    rog_fds: list[int] = field(default_factory=list)
-    states: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[dict[str, Any]] | None = None
+    walrus_fds: list[int] = []
+    rog_fds: list[int] = []
+    states: list[ShardState] = []
+    keys: list[Key] | None = None
     probe_auth: bool = False
     request_log: bool = False
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = []
     """Names accepted in a request's Host header when no key is required, besides those of this machine."""
     audit_fd: int = -1
     """Descriptor of the audit log, open for appending."""
@@ -102,36 +97,25 @@ class Start:
     """Descriptor of a socket that a new one of these comes through, before `AuditLog`."""
     in_hand_fd: int = -1
     """Descriptor of the memory of `proto.ipc.in_hand`."""
-    cors_origins: list[str] = field(default_factory=list)
+    cors_origins: list[str] = []
     """Origins of other sites whose pages may use the service (CORS)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True, tag=True):
     """Gateway: replace the set of known keys by these."""
 
-    keys: list[dict[str, Any]]
+    keys: list[Key]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditLog:
+class AuditLog(Struct, frozen=True, tag=True):
     """Gateway: take the newer descriptor of the audit log from `Start.audit_fds`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
-    states: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, states: list[ShardState]) -> Shards:
-        return cls([asdict(s) for s in states])
-
-    def parsed(self) -> list[ShardState]:
-        return [ShardState(**s) for s in self.states]
+class Shards(Struct, frozen=True, tag=True):
+    states: list[ShardState]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, tag=True):
     phase: str
     done_bytes: int
     total_bytes: int
@@ -143,49 +127,36 @@ class Progress:
     """As in `ShardState`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    pass
+class Ready(Struct, frozen=True, tag=True): ...
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True, tag=True):
     """Gateway: every shard serves and has answered the gateway, except those in phase `failed`; at least one serves.
     Sent once per gateway process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True, tag=True):
     """Gateway: refuse new work, finish what is in flight, answer `Drained`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    pass
+class Drained(Struct, frozen=True, tag=True): ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True, tag=True):
     """Shard: sync, close, exit 0. Gateway: exit 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeOver:
+class TakeOver(Struct, frozen=True, tag=True):
     """Shard: take the shard over, whichever machine holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    pass
+class Ping(Struct, frozen=True, tag=True): ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
-    pass
+class Pong(Struct, frozen=True, tag=True): ...
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True, tag=True):
     message: str
 
 
@@ -205,7 +176,7 @@ Control = (
     | Pong
     | Failed
 )
-_TYPES: dict[str, type[Any]] = {t.__name__: t for t in get_args(Control)}
+_decode = msgspec.msgpack.Decoder(Control).decode
 
 
 class ControlError(ProtoError):
@@ -213,7 +184,7 @@ class ControlError(ProtoError):
 
 
 def encode(message: Control) -> bytes:
-    payload = cbor2.dumps([type(message).__name__, asdict(message)])
+    payload = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(payload)) + payload
 
 
@@ -236,8 +207,7 @@ class Decoder:
             payload = bytes(self._buffer[LENGTH.size : end])
             del self._buffer[:end]
             try:
-                name, fields = cbor2.loads(payload)
-                messages.append(_TYPES[name](**fields))
-            except (cbor2.CBORDecodeError, KeyError, TypeError, ValueError) as error:
+                messages.append(_decode(payload))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
                 raise ControlError(f"not a control message: {error!r}") from error
         return messages

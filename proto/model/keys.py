@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
 
 DIGEST_BYTES = 32
 ID_BYTES = 8
@@ -32,11 +34,12 @@ ALL_SCOPES = Scope.READ | Scope.WRITE | Scope.DELETE | Scope.ADMIN
 @dataclass(frozen=True, slots=True)
 class Key:
     """API key. `digest` is the SHA-256 of the secret. Empty `prefixes` allow any name. It is valid before `expires_ms`,
-    since 1970; 0 means for ever. Keys that differ in this alone are equal, so streams outlast its change."""
+    since 1970; 0 means for ever. Keys that differ in this alone are equal, so streams outlast its change. Lengths are
+    checked when a key is decoded."""
 
-    digest: bytes
+    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
     scopes: Scope = ALL_SCOPES
-    prefixes: tuple[str, ...] = ()
+    prefixes: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     expires_ms: int = field(default=0, compare=False)
 
     @property
@@ -53,21 +56,3 @@ class Key:
     def covers(self, name: str) -> bool:
         """Whether the key may access a topic of this name. Names are ASCII, so this compares bytes."""
         return not self.prefixes or name.startswith(self.prefixes)
-
-    def as_map(self) -> dict[str, Any]:
-        """Fields for a control message."""
-        fields = {"digest": self.digest, "scopes": self.scopes.value, "prefixes": list(self.prefixes)}
-        return fields | ({"expires_ms": self.expires_ms} if self.expires_ms else {})
-
-    @classmethod
-    def from_map(cls, fields: dict[str, Any]) -> Key:
-        """The key with the fields that `as_map` returned. Raises `ValueError` for anything else."""
-        digest, prefixes, expires_ms = fields["digest"], tuple(fields["prefixes"]), fields.get("expires_ms", 0)
-        if (
-            not isinstance(digest, bytes)
-            or len(digest) != DIGEST_BYTES
-            or not all(prefixes)
-            or type(expires_ms) is not int
-        ):
-            raise ValueError("not a key")
-        return cls(digest, Scope(fields["scopes"]), prefixes, expires_ms)

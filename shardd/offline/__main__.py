@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from proto.model.limits import Limits
@@ -152,7 +153,7 @@ def main() -> int:
     job = json.load(sys.stdin)
     # No log lines: problems are part of the result, and standard output has results only.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    return _COMMANDS[options.command](options.data, job, Limits(**job["limits"]))
+    return _COMMANDS[options.command](options.data, job, msgspec.convert(job["limits"], Limits))
 
 
 if __name__ == "__main__":

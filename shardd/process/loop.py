@@ -292,8 +292,8 @@ async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio
         if message is None:
             os._exit(1)  # the supervisor is gone; this process must not serve without it
         if isinstance(message, Shards):
-            others.update(message.parsed())
-            copy.told(message.parsed())
+            others.update(message.states)
+            copy.told(message.states)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -363,14 +363,14 @@ async def main(descriptor: int) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
-    limits = Limits(**start.limits)
+    limits = start.limits
     copy = bucket.Copy(start, path, limits)
     try:
         copy.begin()
     except bucket.BucketError as error:
         await _failed(link, start.index, error)
         return EXIT_PERMANENT
-    copy.told(Shards(start.states).parsed())
+    copy.told(start.states)
     async with trio.open_nursery() as nursery:
         if copy.role is not None:
             nursery.start_soon(copy.role.run)  # also while the shard is closed: its term ends last
@@ -383,7 +383,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     window_bytes = window(limits.memory_bytes, start.shards)
     others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
-    others.update(Shards(start.states).parsed())
+    others.update(start.states)
     shard: Shard | None = None
     failed = False
     with trio.CancelScope() as serving:

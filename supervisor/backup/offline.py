@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from proto.model.limits import Limits
 from supervisor.process.datadir import DataDir
 from supervisor.process.forks import python
 
 
 def results(
-    command: str, data_dir: Path, limits: dict[str, Any], *, shards: int | None = None, **job: Any
+    command: str, data_dir: Path, limits: Limits, *, shards: int | None = None, **job: Any
 ) -> Iterator[dict[str, Any]]:
     """Run `verify`, `reshard`, `cut` or `salvage`. Yields its results; the last is `{"kind": "exit", "status": n}`.
 
@@ -27,7 +30,7 @@ def results(
         data.close()
 
 
-def of_bucket(command: str, limits: dict[str, Any], *, path: Path = Path(), **job: Any) -> Iterator[dict[str, Any]]:
+def of_bucket(command: str, limits: Limits, *, path: Path = Path(), **job: Any) -> Iterator[dict[str, Any]]:
     """Run `fetch`, `join`, `replica-verify` or `replica-status` on a bucket, as `results`. `path` is a directory that
     nothing else uses."""
     yield from _run(command, path, {"limits": limits, **job}, ())
@@ -35,12 +38,10 @@ def of_bucket(command: str, limits: dict[str, Any], *, path: Path = Path(), **jo
 
 def _run(command: str, path: Path, job: dict[str, Any], inherit: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     arguments = [*python("shardd.offline"), command, str(path)]
-    with subprocess.Popen(
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherit, text=True
-    ) as process:
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherit) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        json.dump(job, process.stdin)
+        process.stdin.write(msgspec.json.encode(job))
         process.stdin.close()
         for line in process.stdout:
             yield json.loads(line)

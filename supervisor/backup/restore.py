@@ -26,6 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from proto.model.limits import Limits
 from supervisor.backup import offline
 from supervisor.backup.backup import COLD, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
 from supervisor.process.datadir import LOCK, Manifest, write_manifest
@@ -100,7 +103,7 @@ def parse_time(text: str) -> int:
 
 
 def restore(
-    source: Path, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: dict[str, Any]
+    source: Path, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: Limits
 ) -> Iterator[dict[str, Any]]:
     """Make a data directory. Yields maps of kind `progress` (bytes), `cut` for each topic, and finally `done`.
 
@@ -118,7 +121,7 @@ def restore(
 
 
 def restore_bucket(
-    url: str, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: dict[str, Any]
+    url: str, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: Limits
 ) -> Iterator[dict[str, Any]]:
     """As `restore`, from a bucket."""
     asked = {"bucket": url, "cold_dir": str(cold_dir) if cold_dir else None, "cuts": asdict(cuts)}
@@ -162,9 +165,7 @@ def _choose(source: Path, latest_ms: int | None) -> Path:
     )
 
 
-def _make(
-    chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _make(chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits: Limits) -> Iterator[dict[str, Any]]:
     trees = [(chosen, _making(data_dir), {COLD, MARK})]
     if target is not None:
         trees.append((chosen / COLD, _making(target), set()))
@@ -186,12 +187,12 @@ def _make(
     yield from _finish(data_dir, target, cuts, limits)
 
 
-def _finish(data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _finish(data_dir: Path, target: Path | None, cuts: Cuts, limits: Limits) -> Iterator[dict[str, Any]]:
     """Cut the topics of the copies, and sync these."""
     if cuts:
         # No other process uses the copies, so they may be in any state meanwhile. A configured cold folder that is not
         # one of the copies must not be touched.
-        limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
+        limits = replace(limits, cold_dir="" if target is None else str(_making(target)))
         found = offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts))
         yield from (each for each in _succeeding(found, "cutting the topics") if each["kind"] == "cut")
         (_making(data_dir) / LOCK).unlink(missing_ok=True)
@@ -212,16 +213,14 @@ def _succeeding(results: Iterator[dict[str, Any]], what: str) -> Iterator[dict[s
             yield found
 
 
-def _fetch(
-    url: str, data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _fetch(url: str, data_dir: Path, target: Path | None, cuts: Cuts, limits: Limits) -> Iterator[dict[str, Any]]:
     """Make the copies from a bucket. The log is taken up to the time that all topics are cut at."""
     for top in (data_dir, target):
         if top is not None:
             shutil.rmtree(_making(top), ignore_errors=True)
             make_dir(_making(top))
     until_ms = None if cuts.until_ms in (None, FOREVER_MS) else cuts.latest_ms
-    limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
+    limits = replace(limits, cold_dir="" if target is None else str(_making(target)))
     done = said = 0
     found = offline.of_bucket("fetch", limits, path=_making(data_dir), url=url, until_ms=until_ms)
     for each in _succeeding(found, "reading the bucket"):

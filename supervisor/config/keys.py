@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import cbor2
+import msgspec
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from supervisor.errors import SupervisorError
@@ -181,13 +181,13 @@ def obtain(environment: MutableMapping[str, str]) -> Keys:
 
 
 def _encode(keys: Sequence[Key]) -> bytes:
-    return cbor2.dumps([key.as_map() for key in keys])
+    return msgspec.msgpack.encode(keys)
 
 
 def _decode(data: bytes) -> tuple[Key, ...]:
     try:
-        keys = tuple(Key.from_map(fields) for fields in cbor2.loads(data))
-    except (cbor2.CBORDecodeError, KeyError, TypeError, ValueError) as error:
+        keys = msgspec.msgpack.decode(data, type=tuple[Key, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KeysError("the digests of the keys did not arrive; start again") from error
     if not keys:
         raise KeysError("the digests of the keys did not arrive; start again")

@@ -146,10 +146,10 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
             return value if found is None else found
         return value
 
-    def limits(self) -> dict[str, Any]:
-        """The fields of `Limits`, for `Start.limits`."""
-        limits = {name: getattr(self, name) for name in Limits.__struct_fields__}
-        return limits | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())}
+    def limits(self) -> Limits:
+        """What all processes of the service get."""
+        given = {name: getattr(self, name) for name in Limits.__struct_fields__}
+        return Limits(**given | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())})
 
 
 def unit_reader(name: str) -> Callable[[str], int | float | None] | None:

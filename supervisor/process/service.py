@@ -22,7 +22,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,7 @@ class Service:
             created_ms=self._data.created_ms,
             address=self._settings.advertise or self._address(),
             endpoint=self._endpoints[index],
-            states=[asdict(state) for state in self.states()],
+            states=self.states(),
             in_hand_fd=self._in_hand[index],
         )
 
@@ -174,8 +174,8 @@ class Service:
             listen_fd=self._listening.fileno(),
             walrus_fds=[each.fileno() for each in self._protocols.walrus],
             rog_fds=[each.fileno() for each in self._protocols.rog],
-            states=[asdict(state) for state in self.states()],
-            keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
+            states=self.states(),
+            keys=None if self._keys.keys is None else list(self._keys.keys),
             probe_auth=self._settings.probe_auth,
             request_log=self._settings.request_log,
             hosts=[self._settings.host, *self._settings.host_list],
@@ -281,7 +281,7 @@ class Service:
             self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
             return "the keys were not reloaded, those from before stay"
         self._keys = Keys(keys, path)
-        await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
+        await self._gateway.tell(control.Keys(list(keys)))
         self._log.info("keys_reloaded", keys=len(keys))
         return f"{len(keys)} keys reloaded"
 
@@ -346,7 +346,7 @@ class Service:
         while True:
             await self._news[child.name].wait()
             self._news[child.name] = trio.Event()
-            await child.tell(Shards.of(self.states()))
+            await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
         if child is not self._gateway:

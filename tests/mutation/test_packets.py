@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
-import cbor2
 import msgspec
 import pytest
 
@@ -18,6 +18,8 @@ from proto.ipc.control import ControlError, Decoder, Shards, ShardState, Start, 
 from proto.ipc.message import INLINE_BYTES, Cancel, MessageError, Packing, Parked, Reply, Request, Status, Taken, unpack
 from proto.ipc.operations import TABLE, Ping
 from proto.model.errors import ErrorCode, TopicsError
+from proto.model.keys import Key
+from proto.model.limits import Limits
 from tests.mutation import values
 
 SEED = int(os.environ.get("TOPICS_TEST_SEED", "7"))
@@ -64,6 +66,10 @@ def edges(kind: Any) -> Iterator[Any]:
                 yield {value: plain(info.value_type)}
             for value in edges(info.value_type):
                 yield {plain(info.key_type): value}
+        case msgspec.inspect.StructType() | msgspec.inspect.NamedTupleType():
+            for field in info.fields:
+                for value in edges(field.type):
+                    yield info.cls(**{each.name: plain(each.type) for each in info.fields} | {field.name: value})
         case msgspec.inspect.AnyType():
             yield from (*INTEGERS, *TEXTS[:6], *NUMBERS[:4], None, [1], {"\ud800": 1}, {"a": 2**64}, DEEP)
         case _:
@@ -94,6 +100,8 @@ def plain(kind: Any) -> Any:
             return tuple(map(plain, wanted.item_types))
         case msgspec.inspect.DictType():
             return {plain(wanted.key_type): plain(wanted.value_type)}
+        case msgspec.inspect.StructType() | msgspec.inspect.NamedTupleType():
+            return wanted.cls(**{each.name: plain(each.type) for each in wanted.fields})
         case _:
             raise AssertionError(f"{wanted} has no usual value here")
 
@@ -200,13 +208,13 @@ def test_bytes_that_are_no_packet_are_refused_and_raise_nothing_else() -> None:
 
 
 def controls() -> Iterator[bytes]:
-    for kind in control._TYPES.values():
-        fields = {"role": "shard", "limits": {}, "keys": [], "states": [], "message": "m", "phase": "open"}
+    for kind in get_args(control.Control):
+        fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2}
-        named = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}
+        named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
-    yield encode(Shards.of([ShardState(0, "ready", "ipc://x", 1)]))
-    yield encode(Start("gateway", {"max_claim": 5}, keys=[{"digest": b"x"}], hosts=["a"]))
+    yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))
+    yield encode(Start("gateway", Limits(max_claim=5), keys=[Key(bytes(32))], hosts=["a"]))
 
 
 def fed(raw: bytes) -> None:
@@ -228,19 +236,23 @@ def test_bytes_that_are_no_control_message_are_refused_and_raise_nothing_else() 
             bent = values.edited(raw[4:], random, bytes(range(256)))
             fed(struct.pack("<I", len(bent)) + bent)
             fed(values.edited(raw, random, bytes(range(256))))
-        content = cbor2.loads(raw[4:])
+        content = msgspec.msgpack.decode(raw[4:])
         for at in values.places(content):
             for awkward in (*values.EDGES, None, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1}, {1: 2}):
-                bent = cbor2.dumps(values.put(content, at, awkward))
-                fed(struct.pack("<I", len(bent)) + bent)
+                with suppress(OverflowError, UnicodeEncodeError):  # of values that MessagePack does not have
+                    bent = msgspec.msgpack.encode(values.put(content, at, awkward))
+                    fed(struct.pack("<I", len(bent)) + bent)
     odd = (
-        b"\x81" * 5000 + b"\x00",
-        b"\x9f",
-        b"\x9b" + b"\xff" * 8,
-        b"\xbb" + b"\xff" * 8,
-        b"\xd8\x1c\xf6",
-        b"\xd8\x1d\x00",
+        b"\x91" * 100_000 + b"\x00",
+        b"\xdd" + b"\xff" * 4,
+        b"\xdf" + b"\xff" * 4,
+        b"\xc6" + b"\xff" * 4,
+        b"\xdb" + b"\xff" * 4,
+        b"\xc1",
+        b"\xd6\xff" + b"\0" * 4,
+        b"\xc7\xff\x01",
     )
-    for inner in (*odd, b"\xc0\x61a", b"\xc4\x82\x1b" + b"\xff" * 8 + b"\x01", b"\xfb" + b"\xff" * 8, b"\x82\xf6\xf6"):
-        for bent in (inner, b"\x82" + cbor2.dumps("Ping") + inner, b"\x82" + inner + b"\xa0"):
+    named = b"\xa4type" + msgspec.msgpack.encode("Start")
+    for inner in (*odd, b"\xcb" + b"\xff" * 8, b"\x82\xc0\xc0\xc0\xc0", b"\xa1\xff"):
+        for bent in (inner, b"\x82" + named + b"\xa4role" + inner, b"\x82" + inner + named, b"\x81\xa4type" + inner):
             fed(struct.pack("<I", len(bent)) + bent)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 
 from gateway.process import Gateway
@@ -196,16 +195,15 @@ async def stage(
     within_s: float = 120,
     **limits: Any,
 ) -> AsyncIterator[Stage]:
-    told = None if keys is None else [each.as_map() for each in keys]
     with tempfile.TemporaryDirectory(prefix="gw") as directory:
         listener = socket.create_server(("127.0.0.1", 0))
         with listener:
             gateway = Gateway(
                 Start(
                     "gateway",
-                    msgspec.structs.asdict(Limits(**limits)),
+                    Limits(**limits),
                     shards=shards,
-                    keys=told,
+                    keys=None if keys is None else list(keys),
                     probe_auth=probe_auth,
                     cors_origins=list(cors_origins),
                 )

@@ -28,7 +28,7 @@ async def test_a_stream_of_jobs_ends_and_gives_them_back(how: str) -> None:
         await seen(client, b"event: job")
         async with opened(there, Authorization="Bearer two") as other:
             await until(lambda: len(queue.waiting) == 2)
-            there.gateway.replace_keys(REPLACED[how])
+            there.gateway.keyring.replace(REPLACED[how])
             await seen(client, b"event: error\n")
             assert b'"code":401' in await seen(client, b"\n\n")
             await seen(client, b"0\r\n\r\n")
@@ -50,7 +50,7 @@ async def test_a_stream_whose_key_goes_while_it_is_opened_ends_at_once() -> None
 
     async with stage(script, keys=KEYS) as there, opened(there, ASKED, **ONE) as client:
         await until(lambda: len(held) == 1)
-        there.gateway.replace_keys(KEYS[1:])
+        there.gateway.keyring.replace(KEYS[1:])
         there.shards[0].send(Reply(held[0].id, b"{}"))
         await seen(client, b'"code":401')
         await until(lambda: len(queue.closed) == 1)
@@ -66,7 +66,7 @@ async def test_watchers_end(kind: str) -> None:
         async with there.client() as client:
             assert (await asked(client, kind, ONE)).status in (200, 101)
             await until(lambda: len(there.gateway.api.live.streams) == 1)
-            there.gateway.replace_keys(KEYS[1:])
+            there.gateway.keyring.replace(KEYS[1:])
             await seen(client, b"401" if kind == "event stream" else b"unauthorized")
             await until(lambda: not there.gateway.api.live.streams)
 
@@ -86,7 +86,7 @@ async def test_a_long_poll_is_answered_401() -> None:
         await until(lambda: len(asked) == 1)
         await other.send(f"{head}two\r\n\r\n".encode() + body)
         await until(lambda: len(asked) == 2)
-        there.gateway.replace_keys(KEYS[1:])
+        there.gateway.keyring.replace(KEYS[1:])
         answer = await client.receive()
         assert (answer.status, answer.code) == (401, "unauthorized")
         await until(lambda: there.shards[0].cancelled == [asked[0].id])

@@ -80,7 +80,7 @@ async def _fails(there: Stage, client: Client) -> None:
 
 
 async def _key_goes(there: Stage, client: Client) -> None:
-    there.gateway.replace_keys([key("two"), key("three")])
+    there.gateway.keyring.replace([key("two"), key("three")])
 
 
 async def _shard_dies(there: Stage, client: Client) -> None:
@@ -263,10 +263,10 @@ async def test_one_key_cannot_take_all_cursors_of_a_topic() -> None:
         refused(await put("c", ONE), "max_cursors_per_key", 2)
         for name in "cd":
             assert (await put(name, TWO)).status == 200
-        there.gateway.replace_keys([key("two")])
+        there.gateway.keyring.replace([key("two")])
         assert (await put("e", TWO)).status == 200, "it is the only key"
         refused(await put("f", TWO), "max_cursors_per_topic", 5)
-        there.gateway.replace_keys([key("two"), key("three")])
+        there.gateway.keyring.replace([key("two"), key("three")])
         assert (await client.ask("DELETE", "/v0/topics/a/cursors/a", headers=TWO)).status == 200
         refused(await put("f", TWO), "max_cursors_per_key", 2)
         assert (await put("f", THREE)).status == 200, "those of a key that is gone count for none"

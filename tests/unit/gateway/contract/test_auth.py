@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from itertools import product
 from time import time
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ import trio.testing
 from gateway.contract.auth import Keyring, restrictions
 from gateway.contract.operation import Body, Operation
 from gateway.contract.operations import OPERATIONS
+from proto.ipc.control import Control, ControlError, Decoder, Keys, encode
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import TopicsError
 from proto.model.keys import ALL_SCOPES, Key, Scope
@@ -251,13 +253,18 @@ async def test_a_body_is_not_read_before_the_key_is_known() -> None:
         await until(lambda: not there.gateway.server.connections)
 
 
-def test_keys_travel_as_maps_and_rubbish_does_not() -> None:
-    for each in KEYS:
-        assert Key.from_map(json.loads(json.dumps({**each.as_map(), "digest": ""})) | {"digest": each.digest}) == each
-    with pytest.raises(ValueError, match="not a key"):
-        Key.from_map({"digest": b"", "scopes": 1, "prefixes": []})
-    with pytest.raises(ValueError, match="not a key"):
-        Key.from_map({**KEYS[0].as_map(), "prefixes": [""]})
+def travelled(*keys: Any) -> Control:
+    (message,) = Decoder().feed(encode(Keys(list(keys))))
+    return message
+
+
+def test_keys_survive_the_way_from_the_supervisor_and_rubbish_does_not() -> None:
+    ending = replace(KEYS[0], expires_ms=2**40)
+    assert travelled(*KEYS, ending) == Keys([*KEYS, ending])
+    assert travelled(ending).keys[0].expires_ms == 2**40
+    for bad in (Key(b""), Key(KEYS[0].digest, prefixes=("",)), replace(KEYS[0], scopes="all"), {"scopes": 1}):
+        with pytest.raises(ControlError):
+            travelled(bad)
 
 
 async def test_a_key_ends_when_its_entry_says() -> None:
@@ -314,8 +321,8 @@ async def test_another_end_leaves_streams_open_and_an_end_that_is_near_is_met() 
         there.nursery.start_soon(there.gateway.expire_keys)
         ended: list[bool] = []
         with there.gateway.keyring.while_known(ends, lambda: ended.append(True)):
-            there.gateway.replace_keys([replace(ends, expires_ms=0)])
+            there.gateway.keyring.replace([replace(ends, expires_ms=0)])
             await trio.testing.wait_all_tasks_blocked()
-            there.gateway.replace_keys([replace(ends, expires_ms=int(time() * 1000) + 100)])
+            there.gateway.keyring.replace([replace(ends, expires_ms=int(time() * 1000) + 100)])
             assert not ended
             await until(lambda: bool(ended))

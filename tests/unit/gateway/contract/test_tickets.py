@@ -92,7 +92,7 @@ async def test_a_ticket_is_no_broader_than_its_key_and_ends_with_it() -> None:
         url = (await ticket(there, path, READER)).json["url"]
         assert await opened(there, url) == 401, "the session is of another key"
         url = (await ticket(there, path)).json["url"]
-        there.gateway.replace_keys([KEYS[1], key("full", Scope.READ)])
+        there.gateway.keyring.replace([KEYS[1], key("full", Scope.READ)])
         assert await opened(there, url) == 401
 
 
@@ -157,7 +157,7 @@ async def test_a_socket_may_send_its_key_first() -> None:
         assert (await socket.answer())["op"] == "ack"
         await socket.command("auth", token="full")
         assert (await socket.answer())["code"] == "invalid_request"
-        there.gateway.replace_keys(KEYS[1:])
+        there.gateway.keyring.replace(KEYS[1:])
         assert (await socket.answer())["code"] == "unauthorized"
 
 

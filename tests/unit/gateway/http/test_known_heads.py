@@ -93,7 +93,7 @@ async def test_a_change_of_the_keys_holds_at_once(how: str) -> None:
         for _ in range(3):
             assert (await ask(client, "one")).status == 200
         assert known(there) == 1
-        there.gateway.replace_keys(keys)
+        there.gateway.keyring.replace(keys)
         assert known(there) == 0
         assert (await ask(client, "one")).status == status
 
@@ -103,7 +103,7 @@ async def test_nothing_is_remembered_of_a_request_whose_keys_changed_meanwhile()
         head = b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         await client.send(head + b"Authorization: Bearer one\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         assert (await client.receive()).status == 100  # the key was identified, and the body is awaited
-        there.gateway.replace_keys([key("two")])
+        there.gateway.keyring.replace([key("two")])
         await client.send(b"{}")
         await client.receive()
         assert known(there) == 0
@@ -132,7 +132,7 @@ async def test_a_plan_does_not_outlive_its_keys_or_its_rule_of_origins_even_if_i
     async with stage(keys=[key("one"), key("two")]) as there, there.client() as client:
         assert (await ask(client, "one")).status == 200
         there.gateway.keyring.on_change.clear()
-        there.gateway.replace_keys([key("two")])
+        there.gateway.keyring.replace([key("two")])
         assert known(there) == 1
         assert (await ask(client, "one")).status == 401
     async with stage() as there, there.client() as client:

@@ -295,10 +295,10 @@ async def test_sockets_end_with_their_key() -> None:
     async with talking() as (socket, _, there):
         socket.tell("ping")
         await socket.wait("pong")
-        there.gateway.replace_keys([key("other"), FULL])
+        there.gateway.keyring.replace([key("other"), FULL])
         socket.tell("ping")
         await socket.wait("pong", 2)
-        there.gateway.replace_keys([key("other")])
+        there.gateway.keyring.replace([key("other")])
         assert (await socket.wait("error"))["code"] == "unauthorized"
         await until(lambda: socket.closed is not None)
 
