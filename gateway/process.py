@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,9 +26,8 @@ from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import Listening, TcpServer
 from gateway.protocols.walrus import Walrus
 from gateway.server.front import Front
-from gateway.server.http2_handover import Http2Handover
+from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
-from gateway.server.pages import Pages
 from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
 from proto.ipc.control import (
@@ -56,6 +56,8 @@ from proto.process.recursion import allow_old_records
 TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
+STOP_S = 1.0
+"""Longest time that the end of the process may take."""
 
 _log: Any = structlog.get_logger()
 
@@ -85,15 +87,14 @@ class Gateway:
             hosts=start.hosts,
             cors_origins=start.cors_origins,
         )
-        pages = Pages()
-        self.http2 = Http2Handover(self.api, pages, self.flight, self.limits, budget)
+        self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
             self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        front = Front(self.api, pages, self.http2, self.flight, self.limits, budget)
+        front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
         self.server = Http1Server(front, self.reactor, others)
         quota = self.api.quota
@@ -182,7 +183,7 @@ class Gateway:
         self.shards.end_parked()
         self.walrus_server.drain()
         self.rog_server.drain()
-        self.http2.drain()
+        await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
             await self.api.live.drain()
             await self.api.work.drain()
@@ -190,7 +191,8 @@ class Gateway:
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._accepting.cancel()
-        await self._closed.wait()
+        with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
+            await self._closed.wait()
         if self.tracing is not None:
             with trio.move_on_after(tracing.FLUSH_MS / 1000):
                 await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)
@@ -237,6 +239,10 @@ async def serve(link: ControlLink) -> None:
                 await link.send(Pong())
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
+        # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
+        overdue = threading.Timer(STOP_S, os._exit, (0,))
+        overdue.daemon = True
+        overdue.start()
         nursery.cancel_scope.cancel()
     for each in (listener, *walrus, *rog):
         each.close()

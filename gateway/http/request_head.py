@@ -21,6 +21,19 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 """The first bytes of an HTTP/2 connection with prior knowledge; `SM\\r\\n\\r\\n` follows."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_OF_THE_CONNECTION = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"transfer-encoding",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"expect",
+        b"http2-settings",
+    }
+    | {b"keep-alive", b"proxy-connection"}
+)
 _UNSERVED = b"PATCH"
 """A method that the parser knows and no operation serves."""
 
@@ -45,6 +58,14 @@ class Head:
 
     def __post_init__(self) -> None:
         self.path, _, self.query = self.target.partition("?")
+
+    def plain(self) -> bytes:
+        """Return the request as bytes that every parser reads the same: without a body, with `connection: close`."""
+        lines = [f"{self.method} {self.target} HTTP/1.1".encode()]
+        lines += [name + b": " + value for name, value in self.headers.items() if name not in _OF_THE_CONNECTION]
+        if b"host" not in self.headers:
+            lines.append(b"host: localhost")
+        return b"\r\n".join([*lines, b"connection: close", b"", b""])
 
 
 class _Fields:

@@ -30,8 +30,6 @@ class _Plain:
         return form
 
 
-BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
-"""Statuses of responses without a body, and so without headers about one."""
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 """Of every response: what others wrote is never a script or a page, whatever a browser takes it for."""
 
@@ -70,7 +68,7 @@ _plain = _Plain()
 def fields(response: Response) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response over HTTP/2, without its status."""
     found = [(b"date", _date.value()), NOSNIFF]
-    if response.status not in BODILESS:
+    if response.status != HTTPStatus.NO_CONTENT:
         found.append((b"content-type", response.content_type))
         if response.live is None:
             found.append((b"content-length", b"%d" % len(response.body)))
@@ -86,17 +84,17 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
         and not response.headers
         and response.content_type is JSON
         and response.live is None
-        and response.status not in BODILESS
+        and response.status != HTTPStatus.NO_CONTENT
     ):
         return _plain.form(response.status) % len(response.body)
-    bodiless = response.status in BODILESS
+    bodiless = response.status == HTTPStatus.NO_CONTENT
     parts = [_status_line(response.status), _date.line()]
     if not bodiless:
         parts += (b"content-type: ", response.content_type, b"\r\n")
     for name, value in response.headers:
         parts += (name, b": ", value, b"\r\n")
     if bodiless:
-        pass
+        pass  # a 204 has no body, so neither header about one
     elif response.live is None:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     elif not http_1_0:

@@ -5,7 +5,7 @@ Every response, parse errors included, is the API's canonical JSON. The connecti
 timer of its own. The connection has one `deadline`, which its coroutine moves; `gateway.server.listener` sweeps the
 deadlines.
 
-HTTP/2 connections go, with the bytes read so far, to `gateway.server.http2_handover`.
+HTTP/2 connections and requests for pages go, with the bytes read so far, to `handover`.
 """
 
 from __future__ import annotations
@@ -122,6 +122,12 @@ class Connection:
         self.expired = True
         self.deadline = math.inf
         self.drive.stop()
+        if not self._owned:
+            # Hypercorn shields its sends from cancellation, even to a client that does not read.
+            try:
+                self._raw.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed already
 
     def peer(self) -> str:
         return address_of(self._raw)
@@ -140,7 +146,7 @@ class Connection:
                 if raw is None:
                     return
                 if raw == PREFACE:
-                    await self._hand_over(raw)
+                    await self._hand_over(raw, http2=True)
                     return
                 known, length = cut(raw)
                 head = (self.heads.find(known) if known else None) or parse(raw)
@@ -152,11 +158,14 @@ class Connection:
                 return
             request = Http1Request(self, head, head.length if length is None else length, known)
             # A head with a plan was the API's before.
-            is_page = head.plan is None and front.pages.owns(request.path) and front.api.origins.admits(request)
+            if head.plan is None and front.handover.owns(request.path) and front.api.origins.admits(request):
+                self.buffer = b""
+                await self._hand_over(head.plain(), http2=False)
+                return
             self.deadline = math.inf
             front.flight.enter()
             try:
-                response = await (front.pages.answer(request) if is_page else front.api.handle(request))
+                response = await front.api.handle(request)
                 if not request.read and 0 < request.length <= len(self.buffer):
                     self.take(request.length)
                     request.read = True
@@ -413,9 +422,10 @@ class Connection:
                 return
             allowed -= len(data)
 
-    async def _hand_over(self, raw: bytes) -> None:
+    async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
         await in_task()
         self._owned = False
         self.phase = "idle"
         self.deadline = math.inf
-        await self._front.http2.serve(self._raw, raw + self.buffer, Carried(self, self.limits.idle_timeout_ms))
+        carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
+        await self._front.handover.serve(self._raw, raw + self.buffer, carried)

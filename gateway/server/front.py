@@ -11,24 +11,27 @@ from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.http.known_heads import KnownHeads
 from gateway.server.http2_connection import Carried
-from gateway.server.pages import Pages
 from proto.model.limits import Limits
 
 
 class Handover(Protocol):
-    """The server of HTTP/2 connections."""
+    """The server of connections that are not API traffic over HTTP/1.1."""
 
-    async def serve(self, raw: socket.socket, read: bytes, carried: Carried) -> None:
-        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` hears of its
-        streams."""
+    def owns(self, path: str) -> bool:
+        """Whether this server serves requests for `path`."""
+
+    async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
+        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` hears of
+        the streams of an HTTP/2 connection. Without `carried`, the connection has one HTTP/1.1 request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
+    """The parts that all connections share."""
+
     api: Api
-    pages: Pages
-    http2: Handover
     flight: Flight
     limits: Limits
+    handover: Handover
     budget: Budget
     heads: KnownHeads = field(default_factory=KnownHeads)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
@@ -43,11 +44,10 @@ from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.http.http2_frames import EARNED_BY_ANSWER, EARNED_BY_DATA, MAX_FRAME_BYTES, Frames, Refused
-from gateway.http.messages import ClientGone, Response, address_of
+from gateway.http.messages import ClientGone, Request, Response, address_of
 from gateway.server.connection import GATHER_BYTES, LINGER_PAUSE_S, RECEIVE_BYTES
 from gateway.server.http2_connection import Carried
 from gateway.server.http2_stream import FIRST_WINDOW_BYTES, Http2Stream
-from gateway.server.pages import Pages
 from proto.model.errors import TopicsError
 from proto.model.limits import MAX_HEADER_BYTES, Limits
 from proto.process.driven import readable, writable
@@ -77,13 +77,14 @@ class Http2Server:
     def __init__(
         self,
         api: Api,
-        pages: Pages,
         flight: Flight,
         limits: Limits,
         budget: Budget,
+        page: Callable[[Request], Awaitable[Response]],
+        owns: Callable[[str], bool],
     ) -> None:
+        """`page` answers the requests for paths that it `owns`."""
         self.api = api
-        self._pages = pages
         self.flight = flight
         self.limits = limits
         self.budget = budget
@@ -91,6 +92,8 @@ class Http2Server:
         self.floods = Floods()
         self.open = 0
         """Streams that are open on all connections."""
+        self._page = page
+        self._owns = owns
         self._connections: set[Http2Connection] = set()
         self._drains = trio.Event()
 
@@ -111,8 +114,10 @@ class Http2Server:
         except TopicsError as error:
             self.api.outcomes.refused(error)
             return responses.failure(error, None)
-        if self._pages.owns(request.path) and self.api.origins.admits(request):
-            return await self._pages.answer(request)
+        if self._owns(request.path) and self.api.origins.admits(request):
+            response = await self._page(request)
+            request.hold_answer().set(len(response.body))
+            return response
         return await self.api.handle(request)
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried) -> None:

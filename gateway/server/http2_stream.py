@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from http import HTTPStatus
 from time import monotonic
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from proto.model.limits import MAX_HEADER_COUNT, Limits
 
 FIRST_WINDOW_BYTES, BODY_WINDOW_BYTES = 16 << 10, 64 << 10
 """Bytes that a client may send of a body ahead of the gateway: before the gateway reads the body, and then."""
+NO_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -239,7 +241,7 @@ class Http2Stream(Request):
         """Send a response; return when the kernel has all of it. Raises `ClientGone` if the client left, or is too
         slow."""
         fields = [(b":status", b"%d" % response.status), *response_head.fields(response)]
-        if self.method == "HEAD" or response.status in response_head.BODILESS:
+        if self.method == "HEAD" or response.status in NO_BODY:
             self._link.send_head(self, fields, end=True)
             return
         self._link.send_head(self, fields)

@@ -1,110 +1,111 @@
-"""The pages for people: the status page, the reference and the console. They need no key, and their errors are those of
-the API.
-
-The first request of a page reads the files of all, and compresses those of the console, in a thread.
-"""
+"""The pages: a Quart application on trio. Its errors are the API's canonical ones."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import Any
 
-import trio
+from quart import Response as QuartResponse
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, NotFound
 
 from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
 from gateway.http.gzip_coding import accepts_gzip
-from gateway.http.messages import Request, Response
-from proto.model.errors import TopicsError
-from proto.process.driven import in_task
+from gateway.http.messages import Response
+from gateway.server import console_files, reference_page, status_page
+from gateway.server.asgi import Receive, Scope, Send
+from gateway.server.console_files import ConsoleFiles, File
+from gateway.server.page_paths import is_page
 from proto.process.faults import faults
 
-if TYPE_CHECKING:
-    from gateway.server.console_files import ConsoleFiles, File
 
-PAGES = frozenset(
-    {
-        *("/", "/status_page.css", "/status_page.js", "/icon.svg", "/favicon.ico", "/console"),
-        *("/docs", "/docs/", "/docs/reference.css"),
-        *(f"/docs/{name}.js" for name in ("reference", "elements", "samples", "try")),
+def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
+    headers = {"content-security-policy": policy, "referrer-policy": "no-referrer", "cache-control": "no-cache"}
+    return QuartResponse(content, content_type=content_type, headers=headers)
+
+
+async def _unsniffed(response: QuartResponse) -> QuartResponse:
+    response.headers["x-content-type-options"] = "nosniff"
+    return response
+
+
+async def _status_page() -> QuartResponse:
+    from quart import request
+
+    content_type, content = status_page.FILES[request.path]
+    return _page(content, content_type, status_page.POLICY)
+
+
+async def _reference() -> QuartResponse:
+    from quart import request
+
+    content_type, content = reference_page.FILES[request.path]
+    return _page(content, content_type, reference_page.POLICY)
+
+
+def _as_quart(response: Response) -> QuartResponse:
+    headers = {name.decode(): value.decode() for name, value in response.headers}
+    return QuartResponse(
+        response.body, response.status, headers=headers, content_type=response.content_type.decode("ascii")
+    )
+
+
+def _sent(file: File) -> QuartResponse:
+    """A file as the request asks for it: compressed, or only told that the client has it already."""
+    from quart import request
+
+    headers = {
+        "content-security-policy": console_files.POLICY,
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": file.cache_control,
+        "etag": file.tag,
+        "vary": "Accept-Encoding",
     }
-)
-FOLDER = "/console/"
-"""Everything below it belongs to the pages, too."""
-METHODS = ["GET", "HEAD"]
-_REFERRER = (b"referrer-policy", b"no-referrer")
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if file.tag in known or "*" in known:
+        return QuartResponse(b"", 304, headers=headers)
+    if file.packed and accepts_gzip(request.headers.get("accept-encoding", "").encode("latin-1")):
+        headers["content-encoding"] = "gzip"
+        return QuartResponse(file.packed, headers=headers, content_type=file.type)
+    return QuartResponse(file.content, headers=headers, content_type=file.type)
 
 
-class Pages:
+class WebPages:
+    """The ASGI application of the pages, and the paths it owns."""
+
     def __init__(self) -> None:
-        self._loading = trio.Lock()
-        self._fixed: dict[str, Response] = {}
-        """The responses at paths other than those of the console."""
-        self._console: ConsoleFiles | None = None
-        self._policy = b""
-        """Of the console."""
+        self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
+        self._console = ConsoleFiles()
+        views: dict[str, Any] = dict.fromkeys(status_page.FILES, _status_page)
+        views |= dict.fromkeys(reference_page.FILES, _reference)
+        views |= {"/console": self._document, "/console/": self._document, "/console/<digest>/<path:name>": self._file}
+        for path, view in views.items():
+            self._app.add_url_rule(path, path, view, methods=["GET"], provide_automatic_options=False)
+        self._app.register_error_handler(HTTPException, _refused)
+        self._app.after_request(_unsniffed)
 
     def owns(self, path: str) -> bool:
-        return path in PAGES or path.startswith(FOLDER)
+        return is_page(path)
 
-    async def answer(self, request: Request) -> Response:
-        """Return the page that is asked for, or its error. Requests share the bytes of a page, which cost the budget
-        nothing."""
-        try:
-            if self._console is None:
-                await in_task()
-                async with self._loading:
-                    if self._console is None:
-                        await trio.to_thread.run_sync(self._load)
-            return self._find(unquote(request.path), request)
-        except TopicsError as error:
-            return responses.failure(error, None)
-        except Exception:
-            return responses.failure(faults.failed("page"), None)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
-    def _load(self) -> None:
-        for name in ("status_page", "reference_page"):
-            module: Any = import_module(f"gateway.server.{name}")
-            headers = ((b"content-security-policy", module.POLICY.encode()), _REFERRER, (b"cache-control", b"no-cache"))
-            for path, (kind, content) in module.FILES.items():
-                self._fixed[path] = Response(200, content, kind.encode(), headers)
-        module = import_module("gateway.server.console_files")
-        self._policy = module.POLICY.encode()
-        self._console = module.ConsoleFiles()
+    async def _document(self) -> QuartResponse:
+        return _sent(self._console.document)
 
-    def _find(self, path: str, request: Request) -> Response:
-        """Raises `404`, `405`."""
-        assert self._console is not None
-        digest, _, name = path.removeprefix(FOLDER).partition("/")
-        document = path in ("/console", FOLDER)
-        if path not in self._fixed and not document and not name:
-            raise unknown_path(path)
-        if request.method not in METHODS:
-            raise method_not_allowed(request.method, METHODS)
-        if (fixed := self._fixed.get(path)) is not None:
-            return fixed
-        file = self._console.document if document else self._console.find(digest, name)
-        if file is None:
-            raise unknown_path(path)
-        return self._response(file, request)
+    async def _file(self, digest: str, name: str) -> QuartResponse:
+        found = self._console.find(digest, name)
+        if found is None:
+            raise NotFound
+        return _sent(found)
 
-    def _response(self, file: File, request: Request) -> Response:
-        """A file of the console as the request asks for it: compressed, or only that the client has it already."""
-        tag = file.tag.encode()
-        headers = [
-            (b"content-security-policy", self._policy),
-            _REFERRER,
-            (b"cross-origin-opener-policy", b"same-origin"),
-            (b"cache-control", file.cache_control.encode()),
-            (b"etag", tag),
-            (b"vary", b"Accept-Encoding"),
-        ]
-        known = {each.strip().removeprefix(b"W/") for each in request.header(b"if-none-match").split(b",")}
-        if tag in known or b"*" in known:
-            return Response(304, headers=tuple(headers))
-        content = file.content
-        if file.packed and accepts_gzip(request.header(b"accept-encoding")):
-            headers.append((b"content-encoding", b"gzip"))
-            content = file.packed
-        return Response(200, content, file.type.encode(), tuple(headers))
+
+async def _refused(error: Any) -> QuartResponse:
+    from quart import request
+
+    if error.code == 405:
+        return _as_quart(responses.failure(method_not_allowed(request.method, sorted(error.valid_methods or [])), None))
+    if error.code == 404:
+        return _as_quart(responses.failure(unknown_path(request.path), None))
+    return _as_quart(responses.failure(faults.failed("page"), None))

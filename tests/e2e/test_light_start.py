@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.service import Service, until
 
-NONE_AT_START = ("rich.console", "asyncio.events", "prometheus_client", "wsproto", "h2", "httpx")
+NONE_AT_START = ("rich.console", "asyncio.events", "prometheus_client", "wsproto", "quart", "hypercorn", "h2", "httpx")
 """What no process of the service needs to get ready."""
 NOT_IN_CHILDREN = ("pydantic", "typer", "rich.console", "asyncio.events", "supervisor")
-LATER = ("prometheus_client", "wsproto", "h2")
+LATER = ("prometheus_client", "wsproto", "quart", "hypercorn")
 """What the gateway loads for the first client that needs it."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.contract.samples import PYTHON
-from gateway.server.pages import PAGES
+from gateway.server.page_paths import PAGES
 from gateway.server.reference_page import FILES
 from gateway.server.status_page import FILES as STATUS_PAGE
 from tests.e2e.test_http_api import raw

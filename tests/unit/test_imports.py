@@ -25,6 +25,9 @@ ALLOWED = {
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},
     "mmap": {"shardd/storage/disk.py", "pyspark_topics/storage.py", "proto/ipc/in_hand.py"},
+    "quart": {"gateway/server/pages.py"},
+    "quart_trio": {"gateway/server/pages.py"},
+    "hypercorn": {"gateway/server/hypercorn_bridge.py"},
     "h2": {"gateway/server/http2_server.py"},
     "opentelemetry": set(),  # only gateway/observe/tracing.py uses it, if it is installed, through import_module
     "httptools": {"gateway/http/request_head.py"},

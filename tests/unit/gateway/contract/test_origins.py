@@ -11,7 +11,7 @@ from tests.support.gateway_stage import Answer, Client, key, stage
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
 from tests.support.websocket import UPGRADE
-from tests.unit.gateway.server.test_http2_handover import Http2
+from tests.unit.gateway.server.test_hypercorn_bridge import Http2, prepared
 
 EVIL = "https://evil.example"
 APP = "https://app.example"
@@ -104,7 +104,7 @@ def refused(answer: Answer, reason: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", FOREIGN)
 async def test_every_operation_is_refused_to_other_sites(reason: str) -> None:
-    async with stage() as there:
+    async with prepared() as there:
         paths = [(operation.method, path) for operation in OPERATIONS for path in operation.paths]
         for method, path in [*paths, ("GET", "/"), ("GET", "/nothing"), ("OPTIONS", "/v0/topics"), ("POST", "/")]:
             for name, value in (("{topic}", "q"), ("{router}", "r"), ("{cursor}", "c"), ("{wid}", "wid_x")):
@@ -118,7 +118,7 @@ async def test_every_operation_is_refused_to_other_sites(reason: str) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/v0/topics/a", "/v0/topics/q/work?node=n"])
 async def test_http_2_is_asked_the_same(path: str) -> None:
-    async with stage() as there, there.client() as client:
+    async with prepared() as there, there.client() as client:
         http2 = Http2(client.stream)
         assert (await http2.ask("GET", path, authority="evil.example"))[0] == 403
         assert (await http2.ask("GET", path, headers=[("origin", EVIL)]))[0] == 403
@@ -155,7 +155,7 @@ async def test_an_image_of_a_page_at_another_port_leases_nothing() -> None:
 
 
 async def test_the_status_page_and_its_requests_go_on() -> None:
-    async with stage() as there:
+    async with prepared() as there:
         async with there.client() as client:
             assert (await client.ask("GET", "/", headers={"Sec-Fetch-Site": "none"})).status == 200
         async with there.client() as client:

@@ -19,7 +19,7 @@ from tests.support.gateway_stage import Stage, key, stage
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
 from tests.unit.gateway.http.test_websocket import connected
-from tests.unit.gateway.server.test_http2_handover import Http2
+from tests.unit.gateway.server.test_hypercorn_bridge import Http2
 
 KEYS = [key("full"), key("reads", Scope.READ), key("inside", Scope.READ | Scope.WRITE, "a:")]
 

@@ -52,6 +52,7 @@ def test_nothing_else_is_found(name: str) -> None:
 
 async def test_the_console_is_served_with_its_policy_compressed_and_only_when_it_changed() -> None:
     async with stage() as there:
+        await there.gateway.handover.prepare()
         async with there.client() as client:
             page = await client.ask("GET", "/console")
         policy = page.headers["content-security-policy"]

@@ -18,7 +18,7 @@ from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import MAX_HEADER_COUNT
 from tests.support import http2 as raw
 from tests.support.gateway_stage import Script, Stage, echo, stage, until
-from tests.unit.gateway.server.test_http2_handover import Http2
+from tests.unit.gateway.server.test_hypercorn_bridge import Http2
 
 LARGE = 300_000
 
@@ -227,7 +227,7 @@ async def test_settings_of_a_client_are_not_kept_and_no_table_grows() -> None:
         settings = b"".join(raw.setting(0x1000 + each, 1) for each in range(40)) + raw.setting(1, 1 << 30)
         await http2.stream.send_all(http2.connection.data_to_send() + raw.frame(raw.SETTINGS, settings))
         await http2.first(h2.events.SettingsAcknowledged)
-        server = await there.gateway.http2.server()
+        server = await there.gateway.handover.http2()
         (connection,) = server._connections
         await until(lambda: connection._h2.encoder.header_table_size == 4096)
         assert 0x1000 not in connection._h2.remote_settings
@@ -299,7 +299,7 @@ async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_g
         assert (await other.ask("GET", "/v0/health"))[0] == 200
         number = await http2.begin("GET", "/v0/topics/a", end=True)
         await until(lambda: len(waiting) == 1)
-        there.gateway.http2.drain()
+        await there.gateway.handover.drain()
         await other.first(h2.events.ConnectionTerminated)
         refused = await http2.begin("GET", "/v0/health", end=True)
         await http2.first(h2.events.StreamReset, refused)

@@ -1,8 +1,9 @@
-"""Claims about connections that are handed over: HTTP/2 with prior knowledge. Upgrades elsewhere are refused."""
+"""Claims about the connections that Hypercorn serves: pages, HTTP/2, WebSocket upgrades."""
 
 import math
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import h2.config
 import h2.connection
@@ -10,12 +11,99 @@ import h2.events
 import pytest
 import trio.testing
 
+from gateway.server.status_page import HTML
 from proto.ipc.message import Message, Parked, Reply, Request
-from tests.support.gateway_stage import Stage, stage, until
+from tests.support.gateway_stage import Script, Stage, echo, stage, until
+
+
+@asynccontextmanager
+async def prepared(script: Script = echo, **limits: int) -> AsyncIterator[Stage]:
+    async with stage(script, **limits) as there:
+        await there.gateway.handover.prepare()
+        yield there
+
+
+async def test_the_status_page_is_served_and_then_the_connection_ends() -> None:
+    async with prepared() as there, there.client() as client:
+        answer = await client.ask("GET", "/")
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.raw.decode() == HTML
+        assert await client.ended()
+
+
+async def test_a_client_that_shuts_down_its_side_gets_the_page_too() -> None:
+    async with prepared() as there:
+        for _ in range(5):
+            async with there.client() as client:
+                await client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await client.stream.send_eof()
+                assert (await client.receive()).raw.decode() == HTML
+                assert await client.ended()
+            stream = await trio.open_tcp_stream(*there.address)
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await stream.aclose()  # the client is gone, and no end of file is passed on
+        async with there.client() as client:
+            await client.ask("GET", "/v0/health")  # so all earlier connections have been accepted
+            await until(lambda: len(there.gateway.server.connections) == 1)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/console"])
+async def test_no_page_has_code_in_it_or_may_be_framed(path: str) -> None:
+    async with prepared() as there, there.client() as client:
+        answer = await client.ask("GET", path)
+    page = answer.raw.decode()
+    assert not re.search(r"<style|<script(?![^>]* src=)|\son[a-z]+=|\sstyle=|javascript:", page)
+    policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    links = re.findall(r'<(?:script|link rel="stylesheet")[^>]* (?:src|href)="([^"]+)"', page)
+    async with prepared() as there:
+        for link in links:
+            async with there.client() as client:
+                assert (await client.ask("GET", link)).status == 200, link
+    assert links
+
+
+async def test_every_answer_says_that_its_type_is_right() -> None:
+    async with prepared() as there:
+        asked = [("GET", path) for path in ("/", "/docs", "/console", "/console/nothing", "/v0/health", "/v0/metrics")]
+        asked += [
+            ("GET", "/v0/topics/a"),
+            ("GET", "/nothing"),
+            ("POST", "/"),
+            ("PUT", "/v0/topics/a"),
+            ("GET", "/v0/ws"),
+        ]
+        for method, path in asked:
+            async with there.client() as client:
+                answer = await client.ask(method, path, b"{}" if method != "GET" else None)
+                assert answer.headers["x-content-type-options"] == "nosniff", path
+            async with there.client() as client:
+                http2 = Http2(client.stream)
+                await http2.ask(method, path)
+                assert http2.headers.count(("x-content-type-options", "nosniff")) == 1, path
+        async with there.client() as client:
+            await client.send(b"GET / HTTP/1.1\r\nbroken\r\n\r\n")
+            assert (await client.receive()).headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_page_asked_with_the_wrong_method_is_a_canonical_405() -> None:
+    async with prepared() as there, there.client() as client:
+        answer = await client.ask("POST", "/", b"{}")
+        assert (answer.status, answer.code) == (405, "method_not_allowed")
+        assert "get" in answer.headers["allow"]
+
+
+async def test_a_connection_that_comes_before_the_pages_are_loaded_waits_for_them() -> None:
+    async with stage() as there, there.client() as client:
+        there.nursery.start_soon(there.gateway.handover.prepare)
+        assert (await client.ask("GET", "/")).status == 200
 
 
 async def test_a_websocket_upgrade_elsewhere_is_a_canonical_404_and_nothing_after_it_is_read() -> None:
-    async with stage() as there, there.client() as client:
+    async with prepared() as there, there.client() as client:
         await client.send(
             b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -87,7 +175,7 @@ class Http2:
 
 
 async def test_http_2_with_prior_knowledge_reaches_the_same_api() -> None:
-    async with stage(max_body_bytes=300_000) as there, there.client() as client:
+    async with prepared(max_body_bytes=300_000) as there, there.client() as client:
         http2 = Http2(client.stream)
         assert (await http2.ask("GET", "/v0/ready"))[0] == 200
         body = b'"' + b"x" * 200_000 + b'"'
@@ -102,7 +190,7 @@ async def test_http_2_with_prior_knowledge_reaches_the_same_api() -> None:
 
 
 async def test_a_body_over_http_2_needs_no_length() -> None:
-    async with stage(max_body_bytes=300_000) as there, there.client() as client:
+    async with prepared(max_body_bytes=300_000) as there, there.client() as client:
         http2 = Http2(client.stream)
         body = b'{"type":"queue"}'
         assert (await http2.ask("PUT", "/v0/topics/a", body, announced=False))[0] == 200
@@ -116,7 +204,7 @@ async def test_a_body_over_http_2_needs_no_length() -> None:
 
 
 async def test_a_body_that_comes_in_pieces_is_read_until_the_stream_ends() -> None:
-    async with stage() as there, there.client() as client:
+    async with prepared() as there, there.client() as client:
         http2 = Http2(client.stream)
         stream_id = await http2.begin("POST", "/v0/topics/a", ("content-type", "application/json"))
         for piece in (b"", b"{", b"", b"}"):
@@ -140,7 +228,7 @@ async def served(there: Stage) -> None:
 
 
 async def test_http_2_connections_without_streams_make_room() -> None:
-    async with stage(max_connections=4) as there, AsyncExitStack() as opened:
+    async with prepared(max_connections=4) as there, AsyncExitStack() as opened:
         for _ in range(4):
             client = await opened.enter_async_context(there.client())
             await Http2(client.stream).flush()
@@ -158,7 +246,7 @@ async def test_an_open_stream_keeps_its_connection() -> None:
         asked.append(request)
         return [Parked(request.id)]
 
-    async with stage(script, max_connections=2) as there, there.client() as client, there.client() as idle:
+    async with prepared(script, max_connections=2) as there, there.client() as client, there.client() as idle:
         busy = Http2(client.stream)
         stream_id = await busy.begin("GET", "/v0/topics/a", end=True)
         await until(lambda: len(asked) == 1)
@@ -172,7 +260,7 @@ async def test_an_open_stream_keeps_its_connection() -> None:
 
 @pytest.mark.slow
 async def test_a_stream_whose_body_never_comes_makes_room() -> None:
-    async with stage(max_connections=2) as there, AsyncExitStack() as opened:
+    async with prepared(max_connections=2) as there, AsyncExitStack() as opened:
         for _ in range(2):
             client = await opened.enter_async_context(there.client())
             await Http2(client.stream).begin("POST", "/v0/topics/a", ("content-type", "application/json"))
@@ -181,7 +269,7 @@ async def test_a_stream_whose_body_never_comes_makes_room() -> None:
 
 
 async def test_an_idle_http_2_connection_ends_like_any_other() -> None:
-    async with stage(idle_timeout_ms=100) as there, there.client() as client:
+    async with prepared(idle_timeout_ms=100) as there, there.client() as client:
         http2 = Http2(client.stream)
         assert (await http2.ask("GET", "/v0/health"))[0] == 200
         with trio.fail_after(60):
