@@ -65,17 +65,18 @@ def growth(topic: Topic | None, config: TopicConfig, size: int, count: int, colu
     Costs nothing per record: at most a search in the batches that the write evicts."""
     if topic is None:
         return _of(0, size - _own(config, size, count, columns, count - config.cap_records, size - config.cap_bytes))
-    promised = topic.bytes if topic.promise is None else topic.promise.most
-    held = topic.bytes + topic.pending_bytes
+    records = topic.records
+    promised = records.bytes if records.promise is None else records.promise.most
+    held = records.bytes + records.pending_bytes
     if config.discard != "old" or not (config.cap_records or config.cap_bytes):
         return _of(promised, held + size)
     if topic.held_at:  # what is staged may change what is evicted, but not that bytes are
         newest = size if columns is None else _newest(columns)
         bound = max(config.cap_bytes, newest) if config.cap_bytes else held + size
         return Growth(max(min(held + size, bound) - promised, 0), 0)
-    lost, over, over_size = topic.evicted_by(config, topic.pending_records + count, topic.pending_bytes + size)
+    lost, over, over_size, _ = records.evicted_by(config, count, size)
     after = held + size - lost
-    if not topic.pending_records:
+    if not records.pending_count:
         return _of(promised, after - _own(config, size, count, columns, over, over_size))
     if over or over_size:  # staged records are evicted, too
         newest = size if columns is None else _newest(columns)

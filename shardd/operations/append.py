@@ -37,7 +37,6 @@ from shardd.operations.topics import TopicAdded, Topics
 from shardd.storage.batch import Fresh
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
-from shardd.topic.idempotency import Waiter
 from shardd.topic.topic import Topic
 
 
@@ -58,7 +57,7 @@ class Writes:
         if topic is not None:
             topic.expire(now)
             if key:
-                topic.keys.expire(now + topic.ahead_ms - topic.assigned_config.idempotency_window_ms)
+                topic.keys.expire(now + topic.position.ahead_ms - topic.assigned_config.idempotency_window_ms)
         decided = decide(request, write, topic, staging)
         if isinstance(decided, Plan):
             self._reserve(decided, write, topic, key)
@@ -92,7 +91,7 @@ class Writes:
                 return
             if topic is None:
                 topic = self._create(request.topic, plan.config, lent=letters is not None)
-            columns.ts = topic.commit_time(now)
+            columns.ts = topic.position.commit_time(now)
             seq_reservation.ahead(topic, columns.count, self.staging)
             kind = RecordsAdded if letters is None else LettersAdded
             requires_sync = durability.acks_synced if letters is None else durability.reaches_device
@@ -138,13 +137,12 @@ class RecordsAdded(TopicChange, eq=False):
     def assign(self) -> None:
         """Gives the records their seqs."""
         topic, count = self.topic, self.columns.count
-        self.first_seq = topic.next_seq
-        topic.next_seq += count
-        topic.pending_records += count
-        topic.pending_bytes += self.plan.size
+        self.first_seq = topic.position.take(count)
+        topic.records.staged(count, self.plan.size)
         if self.plan.grows_by is not None:
-            topic.promised(self.writes.staging.promises, self.plan.grows_by, self.apart)
-        self.begin()
+            topic.records.promised(self.writes.staging.promises, self.plan.grows_by, self.apart)
+        if self.columns.key:
+            self.begin()
 
     @property
     def logged(self) -> bool:
@@ -158,10 +156,10 @@ class RecordsAdded(TopicChange, eq=False):
     def apply(self, timing: Timing) -> None:
         topic, columns, first_seq = self.topic, self.columns, self.first_seq
         frame = self.frame or encode_batch(columns, topic.id, first_seq)
-        topic.pending_records -= columns.count
-        topic.pending_bytes -= self.plan.size
+        topic.records.unstaged(columns.count, self.plan.size)
         self.writes.fresh.keep(topic.add(frame.head, first_seq, columns), columns)
-        self.kept()
+        if self.plan.grows_by is not None:  # before the answer, whose counters have the bytes
+            topic.records.kept(self.apart)
         if topic.queue is not None and columns.due is not None:
             topic.queue.schedule(first_seq, columns.due, self.writes.staging.clock.now_ms())
         ts = columns.ts
@@ -173,41 +171,39 @@ class RecordsAdded(TopicChange, eq=False):
         if timing.sync_ms and not self.plan.config.durability.acks_synced:
             timing = Timing(timing.write_ms)
         self.respond(_answer(topic, first_seq, columns.count, self.created, False, self.request, timing))
-        self.end(None)
+        if columns.key:
+            self.end(None)
 
     def undo(self, error: TopicsError) -> None:
         topic = self.topic
-        topic.next_seq = self.first_seq
-        topic.pending_records -= self.columns.count
-        topic.pending_bytes -= self.plan.size
-        self.kept()
-        refuse(self.request.id, self.respond, error)
-        self.end(error)
-
-    def kept(self) -> None:
-        """Ends the booking of the bytes. Called before the answer, whose counters have them."""
+        topic.position.give_back(self.first_seq)
+        topic.records.unstaged(self.columns.count, self.plan.size)
         if self.plan.grows_by is not None:
-            self.topic.kept(self.apart)
-
-    # What depends on the sender
+            topic.records.kept(self.apart)
+        refuse(self.request.id, self.respond, error)
+        if self.columns.key:
+            self.end(error)
 
     @property
     def apart(self) -> bool:
         """Whether no client's request brought the records."""
-        return False
+        return self.request.options.letters is not None
+
+    # What depends on the key
 
     def begin(self) -> None:
-        if self.columns.key:
-            self.topic.keys.begin(self.columns.key)
+        self.topic.keys.begin(self.columns.key)
 
     def end(self, error: TopicsError | None) -> None:
         """Answers the writes that wait for this one because they have its idempotency key. Called after its answer."""
-        key, columns = self.columns.key, self.columns
-        if key and error is None:
-            assert isinstance(columns.ts, int)
-            _tell(self.topic.keys.done(key, self.first_seq, columns.count, columns.ts), None)
-        elif key:
-            _tell(self.topic.keys.failed(key), error)
+        keys, columns = self.topic.keys, self.columns
+        assert isinstance(columns.ts, int)
+        if error is None:
+            waiters = keys.done(columns.key, self.first_seq, columns.count, columns.ts)
+        else:
+            waiters = keys.failed(columns.key)
+        for waiter in waiters:
+            waiter(error)
 
 
 class LettersAdded(RecordsAdded, eq=False):
@@ -215,10 +211,6 @@ class LettersAdded(RecordsAdded, eq=False):
 
     def begin(self) -> None:
         self.topic.arrivals.pending.add(self._source)
-
-    @property
-    def apart(self) -> bool:
-        return True
 
     def end(self, error: TopicsError | None) -> None:
         self.topic.arrivals.pending.discard(self._source)
@@ -245,11 +237,6 @@ class _Lent(TopicAdded, eq=False):
         self.allowance.settled(1)
 
 
-def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:
-    for waiter in waiters:
-        waiter(error)
-
-
 def _answer_again(
     topic: Topic, key: bytes, request: Request[Append], respond: Respond, error: TopicsError | None
 ) -> None:
@@ -269,7 +256,7 @@ def _answer(
         first_seq=first_seq,
         last_seq=last_seq,
         seqs=list(range(first_seq, last_seq + 1)) if request.options.return_seqs else UNSET,
-        head_seq=topic.head_seq,
+        head_seq=topic.records.head_seq,
         count=count,
         created=created,
         deduped=deduped,
