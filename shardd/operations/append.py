@@ -25,9 +25,7 @@ from proto.format.frame import Frame, encode_batch
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived
 from proto.model.errors import TopicsError
-from proto.model.topic_config import TopicConfig
 from shardd.changes import seq_reservation
-from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
@@ -90,7 +88,9 @@ class Writes:
             if letters and not self._lent(plan.grows_by or 0, int(created), request, respond):
                 return
             if topic is None:
-                topic = self._create(request.topic, plan.config, lent=letters is not None)
+                topic = self._topics.new(request.topic, plan.config)
+                lent = None if letters is None else self.staging.allowance
+                self._topics.create(TopicAdded(topic, directory=self.staging.directory, lent=lent))
             columns.ts = topic.position.commit_time(now)
             seq_reservation.ahead(topic, columns.count, self.staging)
             kind = RecordsAdded if letters is None else LettersAdded
@@ -99,15 +99,6 @@ class Writes:
             change.assign()
             self.staging.stage(change)
             seq_reservation.pushed_out(topic, self.staging)
-
-    def _create(self, name: str, config: TopicConfig, *, lent: bool) -> Topic:
-        """Stages the topic that a write creates. For letters it is `lent`: it comes out of the allowance."""
-        staging, topic = self.staging, self._topics.new(name, config)
-        if lent:
-            self._topics.create(_Lent(topic, staging.allowance, directory=staging.directory))
-        else:
-            self._topics.create(TopicAdded(topic, directory=staging.directory))
-        return topic
 
     def _lent(self, size: int, topics: int, request: Request[Append], respond: Respond) -> bool:
         """Takes what letters from an outbox need from the shard's allowance. Returns False if they must wait for it:
@@ -221,20 +212,6 @@ class LettersAdded(RecordsAdded, eq=False):
     def _source(self) -> bytes:
         assert self.request.options.letters is not None
         return self.request.options.letters[0]
-
-
-class _Lent(TopicAdded, eq=False):
-    """The topic that letters create."""
-
-    allowance: Allowance
-
-    def apply(self, timing: Timing) -> None:
-        super().apply(timing)
-        self.allowance.settled(1)
-
-    def undo(self, error: TopicsError) -> None:
-        super().undo(error)
-        self.allowance.settled(1)
 
 
 def _answer_again(

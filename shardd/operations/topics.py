@@ -10,6 +10,7 @@ from proto.model.names import check_topic
 from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
+from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
@@ -99,12 +100,20 @@ class Topics:
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):
     directory: Directory
+    lent: Allowance | None = None
+    """The allowance that the topic comes out of; None if a client's request created it."""
 
     def apply(self, timing: Timing) -> None:
         self.directory.show(self.topic)
+        self._settled()
 
     def undo(self, error: TopicsError) -> None:
         del self.directory.assigned[self.topic.name]
+        self._settled()
+
+    def _settled(self) -> None:
+        if self.lent is not None:
+            self.lent.settled(1)
 
 
 class _Created(TopicAdded, eq=False):

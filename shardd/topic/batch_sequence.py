@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
@@ -18,27 +19,17 @@ from shardd.topic.piece import Piece
 MERGE_FAN = 32
 
 
+@dataclass(slots=True)
 class Slice:
     """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are. With
     `places`, it is the records at these positions, which are live, and there is no mask."""
 
-    __slots__ = ("columns", "first_seq", "mask", "places", "start", "stop")
-
-    def __init__(
-        self,
-        columns: Columns,
-        first_seq: int,
-        start: int,
-        stop: int,
-        mask: bytes | None,
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self.columns = columns
-        self.first_seq = first_seq
-        self.start = start
-        self.stop = stop
-        self.mask = mask
-        self.places = places
+    columns: Columns
+    first_seq: int
+    start: int
+    stop: int
+    mask: bytes | None
+    places: Sequence[int] | None = None
 
 
 class BatchSequence:

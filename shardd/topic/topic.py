@@ -29,55 +29,46 @@ Deferred = tuple[Header, Buffer]
 
 
 class Topic:
-    assigned_config: TopicConfig
-    """The config as it will be when everything staged is committed."""
-    lane: Lane | None
-    """The lane as it will be when everything staged is committed; None if the topic never had a router."""
-    deferred: deque[Deferred]
-    """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
-    ready."""
-    catalogued: object
-    """This topic's encoded entry in the newest catalog, or the plan of a checkpoint in progress. None if the topic has
-    changed since: every change of a field that the catalog has must set it to None (`shardd.checkpoint.checkpoint`)."""
-    counted_in: int
-    """Number of the checkpoint for which space for this topic's files is counted: see `shardd.storage.free_space`."""
-    damage: Damage | None
-    """Why this topic is quarantined; None while its files are sound."""
-    unchecked: bool
-    """True while the batches are those of the catalog, and the files have not been checked yet; see
-    `shardd.checkpoint.segment_summary`."""
-    unloaded: Unloaded | None
-    """State of a topic whose files could not be read at the start; else None."""
-    held_at: deque[int]
-    """Request times of the configurations and deletions that are staged, in ms. Records expire only up to the first of
-    these times, else a replay would give another result. It would find expired records again that the new configuration
-    keeps for longer, and would treat lost records as deleted."""
-
     def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig) -> None:
         self.name = name
         self.id = ident
         self.epoch = epoch
         self.config = config
         self.assigned_config = config
+        """The config as it will be when everything staged is committed."""
         self.records = Records(ident)
         self.position = LogPosition()
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.lane = None
+        self.lane: Lane | None = None
+        """The lane as it will be when everything staged is committed; None if the topic never had a router."""
         self.lane_visible: Lane | None = None
-        self.deferred = deque()
+        self.deferred: deque[Deferred] = deque()
+        """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
+        ready."""
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
         self.moving = Moving()
         self.queue = Queue() if config.type == "queue" else None
         self.outbox = Outbox()
         self.arrivals = Arrivals()
-        self.catalogued = None
+        self.catalogued: object = None
+        """This topic's encoded entry in the newest catalog, or the plan of a checkpoint in progress. None if the topic
+        has changed since: every change of a field that the catalog has must set it to None
+        (`shardd.checkpoint.checkpoint`)."""
         self.counted_in = -1
-        self.damage = None
+        """Number of the checkpoint for which space for this topic's files is counted (`shardd.storage.free_space`)."""
+        self.damage: Damage | None = None
+        """Why this topic is quarantined; None while its files are sound."""
         self.unchecked = False
-        self.unloaded = None
-        self.held_at = deque()
+        """True while the batches are those of the catalog, and the files have not been checked yet; see
+        `shardd.checkpoint.segment_summary`."""
+        self.unloaded: Unloaded | None = None
+        """State of a topic whose files could not be read at the start; else None."""
+        self.held_at: deque[int] = deque()
+        """Request times of the configurations and deletions that are staged, in ms. Records expire only up to the first
+        of these times, else a replay would give another result. It would find expired records again that the new
+        configuration keeps for longer, and would treat lost records as deleted."""
 
     @property
     def segments(self) -> list[Segment]:
