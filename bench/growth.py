@@ -196,7 +196,7 @@ class Driver:
 
     @property
     def head(self) -> int:
-        return self.shard.directory.find(TOPIC).head_seq
+        return self.shard.directory.find(TOPIC).records.head_seq
 
     async def fill(self, count: int, per_write: int, data: bytes, *, tags: bool = True) -> None:
         for first in range(1, count + 1, per_write):
@@ -246,7 +246,7 @@ async def measure(driver: Driver, size: int) -> dict[str, Any]:
     rows["append of 1 at the cap"] = await driver.each("append", singles(4800), 16)
     rows["append of 1000 at the cap"] = await driver.each("append", thousands(60), return_seqs=False)
     await driver.configure(cap_records=0)
-    floor = driver.shard.directory.find(TOPIC).earliest_seq
+    floor = driver.shard.directory.find(TOPIC).records.floor
     befores = [b'{"before_seq":%d}' % (floor + 37 * n) for n in range(1, 101)]
     rows["delete by before_seq"] = await driver.each("delete_records", befores)
     floor += 3700
@@ -300,7 +300,7 @@ def stage_serve(path: Path) -> dict[str, Any]:
     before = resident()
     driver = Driver(path)
     started = resident()
-    records = driver.shard.directory.find(TOPIC).records
+    records = driver.shard.directory.find(TOPIC).records.count
 
     async def read() -> None:
         at, scanned = 0, 0

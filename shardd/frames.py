@@ -66,7 +66,7 @@ class TopicCreated(ShardFrame):
             return
         directory.used_id(header.topic_id)
         topic = Topic(self.name, header.topic_id, self.epoch, from_map(self.config))
-        topic.ceiling, topic.reserved_in = self.ceiling or 0, self.boot or ""
+        topic.position.reserve(self.ceiling or 0, self.boot or "")
         directory.show(topic)
 
 
@@ -85,16 +85,16 @@ class TopicConfigured(TopicFrame):
         topic.config = topic.assigned_config = from_map(self.config)
         if before.logged:
             topic.skip(self.next_seq)
-        elif topic.next_seq < self.next_seq:
+        elif topic.position.next_seq < self.next_seq:
             # These seqs were written while the topic was ephemeral, so the log does not have them.
             topic.lose_tail(self.next_seq - 1)
         if before.reserves_per_boot and not topic.config.durability.reserves_per_boot:
-            topic.reserve_nothing()
+            topic.position.reserve(0, "")
         # Ephemeral records, which the log does not have, may have evicted logged ones. Those must not come back.
-        topic.losses.add(self.lost, "cap")
+        topic.records.losses.add(self.lost, "cap")
         topic.expire(self.now)
-        topic.lose_below(self.floor, "cap")
-        topic.evict()
+        topic.records.cut_below(self.floor, "cap")
+        topic.records.evict(topic.config)
 
 
 class TopicDeleted(TopicFrame):
@@ -119,9 +119,9 @@ class RecordsDeleted(TopicFrame):
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         topic.expire(self.now)
         if self.seqs is UNSET:
-            topic.delete(self.before, self.match, self.bound)
+            topic.records.delete(self.before, self.match, self.bound)
             return
-        topic.delete_seqs(self.seqs)
+        topic.records.delete_seqs(self.seqs)
         topic.outbox.gone(self.seqs)
         if topic.queue is not None:
             topic.queue.apply(self.fields())
@@ -137,8 +137,8 @@ class Ceiling(TopicFrame):
     next_seq: int = 0
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
-        topic.ceiling, topic.reserved_in = max(topic.ceiling, self.seq), self.boot
-        if topic.reserved_in:
+        topic.position.reserve(max(topic.position.ceiling, self.seq), self.boot)
+        if self.boot:
             topic.skip(self.next_seq)
 
 
@@ -156,7 +156,7 @@ class Floor(TopicFrame):
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         topic.expire(self.now)
-        topic.lose_below(self.floor, "cap")
+        topic.records.cut_below(self.floor, "cap")
 
 
 # Readers
@@ -283,7 +283,8 @@ class Pin(TopicFrame):
         return lane if lane is not None and lane.version == self.version else None
 
     def waits(self, topic: Topic) -> bool:
-        return self.lane_of(topic) is not None and self.head >= topic.next_seq and topic.config.durability.lasts
+        behind = topic.config.durability.lasts and self.head >= topic.position.next_seq
+        return behind and self.lane_of(topic) is not None
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         lane = self.lane_of(topic)

@@ -76,12 +76,12 @@ class Inspect:
         state = TopicState(
             topic=topic.name,
             type=topic.config.type,
-            head_seq=topic.head_seq,
-            earliest_seq=topic.earliest_seq,
-            next_seq=topic.head_seq + 1,
+            head_seq=topic.records.head_seq,
+            earliest_seq=topic.records.floor,
+            next_seq=topic.records.head_seq + 1,
             epoch=topic.epoch,
-            count=topic.records,
-            bytes=topic.bytes,
+            count=topic.records.count,
+            bytes=topic.records.bytes,
             config=topic.config,
             effective_priority=self._priority(topic, now),
             last_write_ts=topic.last_write_ts,
@@ -107,11 +107,11 @@ class Inspect:
             entries.append(
                 TopicEntry(
                     topic=topic.name,
-                    head_seq=topic.head_seq,
-                    earliest_seq=topic.earliest_seq,
+                    head_seq=topic.records.head_seq,
+                    earliest_seq=topic.records.floor,
                     epoch=topic.epoch,
-                    count=topic.records,
-                    bytes=topic.bytes,
+                    count=topic.records.count,
+                    bytes=topic.records.bytes,
                     durable=topic.config.durable,
                     effective_priority=self._priority(topic, now),
                     quarantined=UNSET if topic.damage is None else True,
@@ -140,9 +140,9 @@ class Inspect:
         most = options.cursors
         everything, _ = self.directory.page("", "", topics, options.prefixes) if most else ([], False)
         named = (
-            CursorRow(t.name, name, max(t.head_seq - t.cursors[name].seq, 0))
+            CursorRow(t.name, name, max(t.records.head_seq - cursor.seq, 0))
             for t in everything
-            for name in sorted(t.cursors)
+            for name, cursor in sorted(t.cursors.items())
         )
         lags = list(islice(named, most + 1))
         commits = self.commits
@@ -164,7 +164,7 @@ class Inspect:
             routers=len(self.routing.routers()),
             router_copies=self.copier.copied_records,
             routers_waiting=self.routing.waiting(),
-            per_topic=[TopicRow(t.name, t.head_seq, t.earliest_seq, t.records, t.bytes) for t in page],
+            per_topic=[TopicRow(t.name, r.head_seq, r.floor, r.count, r.bytes) for t in page for r in [t.records]],
             per_topic_truncated=truncated,
             cursors=sum(len(t.cursors) for t in everything),
             cursor_lag=lags[:most],

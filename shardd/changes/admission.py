@@ -29,12 +29,16 @@ def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for one topic more than `held`, which includes lent ones."""
     cap = options.most_topics
     if cap is not None and held + 1 > cap:
-        raise TopicsError(
-            ErrorCode.THROTTLED,
-            f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
-            {"limit": "max_topics", "max": limits.max_topics},
-            retry_after_ms=RETRY_AFTER_MS,
-        )
+        raise too_many_topics(limits)
+
+
+def too_many_topics(limits: Limits) -> TopicsError:
+    return TopicsError(
+        ErrorCode.THROTTLED,
+        f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
+        {"limit": "max_topics", "max": limits.max_topics},
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def check_bytes(held: int, needed: Growth, options: Growing[Any], limits: Limits) -> None:
@@ -65,22 +69,19 @@ def growth(topic: Topic | None, config: TopicConfig, size: int, count: int, colu
     Costs nothing per record: at most a search in the batches that the write evicts."""
     if topic is None:
         return _of(0, size - _own(config, size, count, columns, count - config.cap_records, size - config.cap_bytes))
-    promised = topic.bytes if topic.promise is None else topic.promise.most
-    held = topic.bytes + topic.pending_bytes
+    records = topic.records
+    promised = records.bytes if records.promise is None else records.promise.most
+    held = records.bytes + records.pending_bytes
     if config.discard != "old" or not (config.cap_records or config.cap_bytes):
         return _of(promised, held + size)
     if topic.held_at:  # what is staged may change what is evicted, but not that bytes are
-        newest = size if columns is None else _newest(columns)
-        bound = max(config.cap_bytes, newest) if config.cap_bytes else held + size
-        return Growth(max(min(held + size, bound) - promised, 0), 0)
-    lost, over, over_size = topic.evicted_by(config, topic.pending_records + count, topic.pending_bytes + size)
+        return _at_most(promised, held + size, config, size, columns)
+    lost, over, over_size, _ = records.evicted_by(config, count, size)
     after = held + size - lost
-    if not topic.pending_records:
+    if not records.pending_count:
         return _of(promised, after - _own(config, size, count, columns, over, over_size))
     if over or over_size:  # staged records are evicted, too
-        newest = size if columns is None else _newest(columns)
-        bound = max(config.cap_bytes, newest) if config.cap_bytes else after
-        return Growth(max(min(after, bound) - promised, 0), 0)
+        return _at_most(promised, after, config, size, columns)
     return _of(promised, after)
 
 
@@ -89,8 +90,12 @@ def _of(promised: int, after: int) -> Growth:
     return Growth(needed, needed)
 
 
-def _newest(columns: Columns) -> int:
-    return columns.size(columns.count - 1, columns.count) + RECORD_OVERHEAD
+def _at_most(promised: int, after: int, config: TopicConfig, size: int, columns: Columns | None) -> Growth:
+    """Where it is not known what else is evicted: the cap holds, unless the newest record alone is larger."""
+    if config.cap_bytes:
+        newest = size if columns is None else columns.size(columns.count - 1, columns.count) + RECORD_OVERHEAD
+        after = min(after, max(config.cap_bytes, newest))
+    return Growth(max(after - promised, 0), 0)
 
 
 def _own(config: TopicConfig, size: int, count: int, columns: Columns | None, over: int, over_size: int) -> int:

@@ -28,12 +28,11 @@ from dataclasses import dataclass
 import trio
 
 from proto.ipc import operations
-from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.message import Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from shardd.changes.admission import RETRY_AFTER_MS
-
-Respond = Callable[[Message], None]
+from shardd.changes.admission import RETRY_AFTER_MS, too_many_topics
+from shardd.changes.containment import Respond
 
 
 @dataclass(slots=True)
@@ -150,12 +149,7 @@ class Allowance:
     def _refusal(self, size: int, topics: int) -> TopicsError:
         limits = self._limits
         if topics > self.lent_topics and limits.max_topics:
-            return TopicsError(
-                ErrorCode.THROTTLED,
-                f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
-                {"limit": "max_topics", "max": limits.max_topics},
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+            return too_many_topics(limits)
         return TopicsError(
             ErrorCode.THROTTLED,
             f"{size} bytes are more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for all topics; "

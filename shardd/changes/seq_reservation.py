@@ -20,10 +20,10 @@ checkpoint of a standby keeps it: the shard continues elsewhere.
 A machine that takes over from one that did not wait for the bucket lacks records of any class. Each topic then counts
 the next `TAKEOVER` seqs as used, and logs that in the same way.
 
-An ephemeral topic may hold records from a time when it had another class (those up to `Topic.logged_seq`). They are in
-log and files, and stay. Ephemeral records after them count towards the caps and evict them. A replay does not see the
-ephemeral records, so the eviction is logged (a *floor*), and the evicted records do not come back. Floors are logged
-until no such record is left, or until the topic is logged again and a checkpoint holds all of them.
+An ephemeral topic may hold records from a time when it had another class: those up to `LogPosition.logged_seq`. They
+are in log and files, and stay. Ephemeral records after them count towards the caps and evict them. A replay does not
+see the ephemeral records, so the eviction is logged (a *floor*), and the evicted records do not come back. Floors are
+logged until no such record is left, or until the topic is logged again and a checkpoint holds all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ written to one topic in the time that a part is under way."""
 def first(topic: Topic, created: TopicCreated, staging: Staging) -> None:
     """Reserves the first block of a new topic of class `disk`, in the frame that creates it."""
     if topic.config.durability.reserves_per_boot:
-        topic.ceiling, topic.reserved_in = created.ceiling, created.boot = BLOCK, staging.boot_id
+        created.ceiling, created.boot = BLOCK, staging.boot_id
+        topic.position.reserve(BLOCK, staging.boot_id)
 
 
 def ahead(topic: Topic, count: int, staging: Staging) -> None:
@@ -60,16 +61,17 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
     if not durability.reserves_seqs:
         return
     boot = staging.boot_id if durability.reserves_per_boot else ""
-    last = topic.next_seq - 1 + count
-    if last > topic.ceiling or topic.reserved_in != boot:
-        topic.block = BLOCK if boot else min(max(2 * topic.block, FIRST_BLOCK), BLOCK)
-        body = Ceiling(last + topic.block, boot, topic.next_seq)
-        before = topic.ceiling, topic.reserved_in
-        topic.ceiling, topic.reserved_in = body.seq, boot
+    position = topic.position
+    last = position.next_seq - 1 + count
+    if last > position.ceiling or position.reserved_in != boot:
+        block = BLOCK if boot else min(max(2 * position.block, FIRST_BLOCK), BLOCK)
+        body = Ceiling(last + block, boot, position.next_seq)
+        before = position.ceiling, position.reserved_in
+        position.reserve(body.seq, boot, block)
         staging.stage(_Reserved(topic, before, body=body, requires_sync=True))
-    elif boot and last > topic.ceiling - BLOCK // 2 and not topic.reserving:
-        body = Ceiling(last + BLOCK, boot, topic.next_seq)
-        topic.reserving = True
+    elif boot and last > position.ceiling - BLOCK // 2 and not position.reserving:
+        body = Ceiling(last + BLOCK, boot, position.next_seq)
+        position.reserve_meanwhile(True)
         staging.pin_copies(topic)
         staging.stage_apart(_ReservedMeanwhile(topic, body, body=body, requires_sync=True))
 
@@ -77,24 +79,24 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
 def give_up(topic: Topic, staging: Staging) -> GivenUp:
     """Counts the topic's next `TAKEOVER` seqs as used. Call it before anything else of the topic is staged."""
     staging.pin_copies(topic)
-    durability, ceiling = topic.config.durability, topic.ceiling
-    upto = max(topic.next_seq - 1, ceiling if durability.reserves_seqs else 0) + TAKEOVER
+    durability, ceiling = topic.config.durability, topic.position.ceiling
+    upto = max(topic.position.next_seq - 1, ceiling if durability.reserves_seqs else 0) + TAKEOVER
     if durability.lasts:
         topic.skip(upto + 1)
     else:
         topic.lose_tail(upto)
-        topic.logged_seq = topic.head_seq
-    topic.durable_head = topic.head_seq
+        topic.position.logged_upto(topic.records.head_seq)
+    topic.position.on_device(topic.records.head_seq)
     boot = staging.boot_id if durability.lasts else ""
-    topic.ceiling, topic.reserved_in = upto, boot
-    change = GivenUp(topic, body=Ceiling(upto, boot, topic.next_seq), requires_sync=True)
+    topic.position.reserve(upto, boot)
+    change = GivenUp(topic, body=Ceiling(upto, boot, topic.position.next_seq), requires_sync=True)
     staging.stage(change)
     return change
 
 
 def repeat(topic: Topic, staging: Staging) -> None:
     """Logs the topic's reservation as it is, which changes nothing."""
-    body = Ceiling(topic.ceiling, topic.reserved_in, topic.next_seq)
+    body = Ceiling(topic.position.ceiling, topic.position.reserved_in, topic.position.next_seq)
     staging.stage(TopicChange(topic, body=body, requires_sync=True))
 
 
@@ -103,18 +105,17 @@ def pushed_out(topic: Topic, staging: Staging) -> None:
 
     The floor follows the evicting change in the log. If the machine stops between the two, logged records come back
     and the records that evicted them do not exist. In the opposite order, logged records would be lost for nothing."""
-    if topic.floor > topic.logged_seq:
+    if topic.records.floor > topic.position.logged_seq:
         return
     floor = floor_after(topic, topic.assigned_config)
-    if floor > topic.floor:
+    if floor > topic.records.floor:
         staging.stage(TopicChange(topic, body=Floor(floor, staging.clock.now_ms()), requires_sync=False))
 
 
 def floor_after(topic: Topic, config: TopicConfig) -> int:
     """The topic's floor once everything staged is visible, limited to one past the last logged record."""
-    if topic.floor > topic.logged_seq:
-        return topic.floor
-    return min(topic.floor_after(config, topic.pending_records, topic.pending_bytes), topic.logged_seq + 1)
+    records, logged_seq = topic.records, topic.position.logged_seq
+    return records.floor if records.floor > logged_seq else min(records.floor_after(config), logged_seq + 1)
 
 
 class GivenUp(TopicChange, eq=False):
@@ -129,17 +130,17 @@ class _Reserved(TopicChange, eq=False):
     """The topic's reservation until now."""
 
     def undo(self, error: TopicsError) -> None:
-        self.topic.ceiling, self.topic.reserved_in = self.before
+        self.topic.position.reserve(*self.before)
 
 
 class _ReservedMeanwhile(TopicChange, eq=False):
     ceiling: Ceiling
 
     def apply(self, timing: Timing) -> None:
-        topic = self.topic
-        topic.reserving = False
-        if topic.reserved_in == self.ceiling.boot:
-            topic.ceiling = max(topic.ceiling, self.ceiling.seq)
+        position, boot = self.topic.position, self.ceiling.boot
+        position.reserve_meanwhile(False)
+        if position.reserved_in == boot:
+            position.reserve(max(position.ceiling, self.ceiling.seq), boot)
 
     def undo(self, error: TopicsError) -> None:
-        self.topic.reserving = False
+        self.topic.position.reserve_meanwhile(False)

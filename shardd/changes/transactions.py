@@ -96,13 +96,11 @@ class Staging:
             self.pin_copies(topic)
         if change.body is not None:
             change.ts_ms = self.clock.now_ms()
-        if topic.sync_required_no > self.commits.safe_no:
+        if not change.requires_sync and topic.position.sync_required_no > self.commits.safe_no:
             change.requires_sync = True
         topic.catalogued = None
         self.commits.stage(change)
-        topic.logged_no = change.number
-        if change.requires_sync:
-            topic.sync_required_no = change.number
+        topic.position.logged(change.number, change.requires_sync)
 
     def stage_apart(self, change: Change) -> None:
         """Stages a change of no topic, or one that a topic's later changes need not wait for. Does not block."""

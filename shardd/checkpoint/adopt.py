@@ -61,7 +61,7 @@ class Adopter:
     def _adopt_topic(self, plan: TopicPlan) -> None:
         topic = plan.topic
         if topic.config.durability.lasts and topic.config is topic.assigned_config is plan.config:
-            topic.logged_seq = 0  # records from the time when the topic was ephemeral are in files now
+            topic.position.logged_upto(0)  # records from the time when the topic was ephemeral are in files now
         if topic.catalogued is plan:
             topic.catalogued = plan.encoded
         if topic.unloaded is not None and plan.held:

@@ -104,7 +104,7 @@ class Checkpoints:
     def store(self, topic: Topic) -> None:
         """Write the batches of a topic to segments that no catalog names yet, and sync them. Blocks. Raises OSError."""
         plan = TopicPlan(topic, topic.config, {}, list(topic.segments))
-        plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
+        plan.batches = [(batch, batch.delete_flags()) for batch in topic.records.unstored(topic.lasting_seq)]
         self.writer.store(plan)
         self.adopter.adopt_written(plan)
         self.adopter.release()

@@ -115,7 +115,8 @@ class Loader:
     def replaying(self, header: Header) -> None:
         """Check the topic of a log frame, if it is unchecked, before the frame is replayed. Raises `Exhausted`."""
         topic = self._directory.by_id.get(header.topic_id)
-        if topic is None or not topic.unchecked or header.frame_no <= topic.as_of or header.kind == Kind.TOPIC_DELETE:
+        known = topic is None or not topic.unchecked or header.frame_no <= topic.position.as_of
+        if topic is None or known or header.kind == Kind.TOPIC_DELETE:
             return
         try:
             self._check(topic)
@@ -168,7 +169,7 @@ class Loader:
             segment.size, segment.sealed, segment.cold = size, sealed, cold
             topic.segments.append(segment)
         load(topic, entry, UNLOADED)
-        topic.durable_head = topic.head_seq
+        topic.position.on_device(topic.records.head_seq)
         return topic
 
     def _load_again(self, topic: Topic) -> None:
@@ -228,7 +229,7 @@ class Loader:
             if index:
                 assert expected is not None
                 for batch in unpacked(segment, size, expected, index[at], listed):
-                    topic.restore(batch)
+                    topic.records.restore(batch)
                     if batch.first_seq in listed:
                         self._inventory.listed.append((batch, listed[batch.first_seq]))
                 self._inventory.count(segment)
@@ -242,9 +243,9 @@ class Loader:
                 raise unreadable(segment.data_path, error) from error
             for batch in batches:
                 if batch.live:
-                    topic.restore(batch)
+                    topic.records.restore(batch)
             self._inventory.count(segment)
         if not index:
-            self._inventory.listed += topic.flag(listed)
+            self._inventory.listed += topic.records.flag(listed)
         load(topic, entry)
         return topic

@@ -100,23 +100,23 @@ class Planner:
 
     def _plan_topic(self, whole: Plan, topic: Topic, now: int, synced_no: int, last: bool) -> None:
         if topic.unloaded is None:
-            self._inventory.let_go(topic.drop_dead())
-        if topic.logged_no <= synced_no and not self.elsewhere:
-            topic.reserved_in = ""
+            self._inventory.let_go(topic.records.drop_dead())
+        if topic.position.logged_no <= synced_no and not self.elsewhere:
+            topic.position.reserve(topic.position.ceiling, "")
         plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)
         whole.entries.append(plan)
         whole.to_cold = whole.to_cold or bool(plan.cold)
         # Deletions are listed until files have them. Segments that cannot be moved now are tried again.
-        done = topic.unloaded is None and topic.logged_no <= synced_no and not plan.deleted and not plan.cold
+        done = topic.unloaded is None and topic.position.logged_no <= synced_no and not plan.deleted and not plan.cold
         topic.catalogued = plan if done else None
 
     def _planned(self, topic: Topic, now: int, last: bool, as_of: int | None) -> TopicPlan:
         if topic.unloaded is not None:
             return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
         plan = TopicPlan(topic, topic.config, dump(topic, kept(topic, last, now, as_of)), list(topic.segments))
-        plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
-        for batch in topic.batches:
+        plan.batches = [(batch, batch.delete_flags()) for batch in topic.records.unstored(topic.lasting_seq)]
+        for batch in topic.records.batches:
             if batch.stored is not None and batch.deleted != batch.written:
                 plan.deleted.append((batch, batch.delete_flags()))
         plan.states = states(topic, (batch for batch, _ in plan.batches), (batch for batch, _ in plan.deleted))

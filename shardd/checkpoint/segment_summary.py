@@ -38,13 +38,14 @@ def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> 
         return None
     apart = {id(batch) for batch in listed}
     found: list[BatchState] = []
-    for batch in topic.batches:
+    for batch in topic.records.batches:
         if batch.stored is None and id(batch) not in new:
             continue  # in memory only, lost at a restart
         flags = None if batch.flags is None or id(batch) in apart else bytes(batch.flags)
         if batch.stored is not None and id(batch) not in apart and not _as_filed(batch, flags):
             return None  # the file has flags that this process did not write
-        found.append((batch, max(batch.start, min(topic.floor - batch.first_seq, batch.count)), flags, batch.live_size))
+        start = max(batch.start, min(topic.records.floor - batch.first_seq, batch.count))
+        found.append((batch, start, flags, batch.live_size))
     return found
 
 

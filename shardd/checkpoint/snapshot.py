@@ -1,7 +1,7 @@
 """The snapshot of a topic: the fields of its catalog entry besides its records.
 
-`FIELDS` is the only list of what a topic keeps over a restart; writing and reading follow it. `REBUILT` and `TRANSIENT`
-have the topic's other attributes. `docs/format.md` describes the fields.
+`FIELDS` is the only list of what a topic, its records and its position keep over a restart; writing and reading follow
+it. `REBUILT` and `TRANSIENT` have their other attributes. `docs/format.md` describes the fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[_Value]):
-    """A field of a catalog entry, and the attributes of `Topic` that it keeps."""
+    """A field of a catalog entry, and the attributes of `Topic`, `Records` and `LogPosition` that it keeps."""
 
     name: str
     attributes: tuple[str, ...]
@@ -51,23 +51,23 @@ class Field(Generic[_Value]):
 
 
 def _load_head(topic: Topic, head_seq: int) -> None:
-    topic.head_seq = head_seq
-    topic.next_seq = head_seq + 1
+    topic.records.load("head_seq", head_seq)
+    topic.position.used(head_seq)
 
 
 def _load_floor(topic: Topic, floor: int) -> None:
     if topic.unloaded is None:
-        topic.restored(topic.head_seq, floor)
+        topic.restored(topic.records.head_seq, floor)
     else:  # its batches are not known
-        topic.floor = floor
+        topic.records.load("floor", floor)
 
 
 def _load_losses(topic: Topic, runs: list[_Run]) -> None:
-    topic.losses = Losses([(upto, reason) for upto, reason in runs])
+    topic.records.load("losses", Losses([(upto, reason) for upto, reason in runs]))
 
 
 def _load_gaps(topic: Topic, ranges: list[_Range]) -> None:
-    topic.gaps = Gaps([(first, last, reason) for first, last, reason in ranges])
+    topic.records.load("gaps", Gaps([(first, last, reason) for first, last, reason in ranges]))
 
 
 def _dump_queue(topic: Topic, state: SavedState) -> dict[str, Any] | None:
@@ -103,8 +103,17 @@ def _load_lane(topic: Topic, fields: dict[str, Any]) -> None:
     topic.lane = topic.lane_visible = load_lane(fields)
 
 
-def _set(attribute: str) -> Callable[[Topic, Any], None]:
-    return lambda topic, value: setattr(topic, attribute, value)
+def _load_last_write(topic: Topic, ts_ms: int | None) -> None:
+    topic.last_write_ts = ts_ms
+
+
+def _position(name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False) -> Field[Any]:
+    """A field of the topic's position."""
+
+    def load(topic: Topic, value: Any) -> None:
+        topic.position.load(name, value)
+
+    return Field(name, (name,), dump or (lambda topic, _: getattr(topic.position, name)), load, optional)
 
 
 FIELDS: tuple[Field[Any], ...] = (
@@ -113,12 +122,12 @@ FIELDS: tuple[Field[Any], ...] = (
     Field("epoch", ("epoch",), lambda topic, _: topic.epoch, None),
     Field("config", ("config", "assigned_config"), lambda topic, _: as_map(topic.config), None),
     Field("head_seq", ("head_seq", "next_seq"), lambda _, state: state.head_seq, _load_head),
-    Field("floor", ("floor",), lambda topic, _: topic.floor, _load_floor),
+    Field("floor", ("floor",), lambda topic, _: topic.records.floor, _load_floor),
     Field("losses", ("losses",), lambda _, state: state.losses, _load_losses),
-    Field("last_ts", ("last_ts",), lambda topic, _: topic.last_ts, _set("last_ts")),
-    Field("last_write_ts", ("last_write_ts",), lambda topic, _: topic.last_write_ts, _set("last_write_ts")),
-    Field("ceiling", ("ceiling",), lambda _, state: state.ceiling, _set("ceiling")),
-    Field("reserved_in", ("reserved_in",), lambda topic, _: topic.reserved_in, _set("reserved_in"), optional=True),
+    _position("last_ts"),
+    Field("last_write_ts", ("last_write_ts",), lambda topic, _: topic.last_write_ts, _load_last_write),
+    _position("ceiling", lambda _, state: state.ceiling),
+    _position("reserved_in", optional=True),
     Field("keys", ("keys",), lambda topic, _: topic.keys.dump(), lambda topic, keys: topic.keys.load(keys)),
     Field("queue", ("queue",), _dump_queue, _load_queue),
     Field(
@@ -132,7 +141,7 @@ FIELDS: tuple[Field[Any], ...] = (
     Field(
         "letters",
         ("outbox",),
-        lambda topic, _: topic.outbox.dump(topic.alive) if topic.outbox else None,
+        lambda topic, _: topic.outbox.dump(topic.records.alive) if topic.outbox else None,
         lambda topic, letters: topic.outbox.apply({"letters": letters}, topic.queue),
         optional=True,
     ),
@@ -144,15 +153,16 @@ FIELDS: tuple[Field[Any], ...] = (
         optional=True,
     ),
     Field("gaps", ("gaps",), lambda _, state: state.gaps or None, _load_gaps, optional=True),
-    Field("as_of", ("as_of",), lambda _, state: state.as_of, _set("as_of"), optional=True),
+    _position("as_of", lambda _, state: state.as_of, optional=True),
 )
 """In the order of an entry, which is also the order of loading: `restored` needs the head, transfers need the queue."""
 REBUILT = {
     "batches": "segments",
-    "_sequence": "segments",
+    "sequence": "segments",
     "segments": "segments",
-    "records": "segments",
+    "count": "segments",
     "bytes": "segments",
+    "_topic_id": "the topic",
     "unchecked": "segments",
     "unloaded": "segments that cannot be read",
     "damage": "segments that cannot be read",
@@ -175,7 +185,7 @@ TRANSIENT = frozenset(
         "logged_no",
         "moving",
         "pending_bytes",
-        "pending_records",
+        "pending_count",
         "promise",
         "reserving",
         "sync_required_no",
@@ -213,7 +223,8 @@ def load(topic: Topic, entry: dict[str, Any], names: Collection[str] | None = No
 
 def exact(topic: Topic) -> SavedState:
     """The state in memory."""
-    return SavedState(topic.head_seq, topic.ceiling, list(topic.losses.runs), list(topic.gaps.ranges), all_leases=True)
+    records, ceiling = topic.records, topic.position.ceiling
+    return SavedState(records.head_seq, ceiling, list(records.losses.runs), list(records.gaps.ranges), all_leases=True)
 
 
 def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> SavedState:
@@ -222,17 +233,17 @@ def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> Sav
     For an ephemeral topic it is the state that a restart finds: the lasting head, and the ceiling. With `last` it has
     the exact head and the losses instead, so that the restart does not move the head.
     """
-    lasts = topic.config.durability.lasts
-    head, losses = topic.lasting_seq, topic.losses
-    inner = Gaps([(first, min(end, head), reason) for first, end, reason in topic.gaps.ranges if first <= head])
+    lasts, records = topic.config.durability.lasts, topic.records
+    head, losses = topic.lasting_seq, records.losses
+    inner = Gaps([(first, min(end, head), reason) for first, end, reason in records.gaps.ranges if first <= head])
     if last and not lasts:
-        lost = topic.last_live
-        if lost > head and topic.floor > head:
+        lost = records.last_live
+        if lost > head and records.floor > head:
             losses = Losses(list(losses.runs))
             losses.add(lost, RESTART)
         elif lost > head:
             inner.add(head + 1, lost, RESTART)
-        head = topic.head_seq
-    ceiling = topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head)
+        head = records.head_seq
+    ceiling = records.head_seq if last and not lasts else max(topic.position.ceiling, 0 if lasts else head)
     all_leases = topic.queue is None or topic.config.leases_durable or last or not topic.queue.unlogged
     return SavedState(head, ceiling, list(losses.runs), inner.ranges, all_leases, now_ms, as_of)

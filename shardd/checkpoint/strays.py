@@ -56,7 +56,7 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
         return True
     topic = topics.get(ident)
     last_seq = headers[-1].first_seq + headers[-1].count - 1
-    return topic is not None and ours[1] is not None and last_seq > topic.head_seq
+    return topic is not None and ours[1] is not None and last_seq > topic.records.head_seq
 
 
 def _frames(disk: Disk, path: Path) -> list[Header]:

@@ -92,23 +92,23 @@ class Answer(Struct):
 
 
 def answer(topic: Topic, read: Read) -> Answer:
-    earliest, head = topic.earliest_seq, topic.head_seq
+    earliest, head = topic.records.floor, topic.records.head_seq
     tombstone: api.Tombstone | None = None
     from_seq = read.from_seq
     if from_seq > head:
         # The cursor is ahead of the log: it was made on an earlier topic of this name.
         tombstone = api.Tombstone(1, head, "recreated", head, earliest, head)
         from_seq = 0
-    elif from_seq + 1 < topic.evict_floor:
+    elif from_seq + 1 < topic.records.losses.evict_floor:
         gap_from, gap_to = from_seq + 1, earliest - 1
-        reason, cause = told(topic.losses.reason(gap_from))
+        reason, cause = told(topic.records.losses.reason(gap_from))
         tombstone = api.Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head, cause or UNSET)
-    elif (gap := topic.gaps.at(from_seq + 1)) is not None:
+    elif (gap := topic.records.gaps.at(from_seq + 1)) is not None:
         gap_to = gap[0]
         reason, cause = told(gap[1])
         tombstone = api.Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head, cause or UNSET)
         from_seq = gap_to
-    slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
+    slices, position = topic.records.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)
     nodes = read.nodes if topic.config.dedupe_node else frozenset()
     records = list(

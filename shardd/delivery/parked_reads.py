@@ -95,7 +95,7 @@ class Reads:
     def feed(self, topic: Topic, request: Request[Feed], caller: Hashable, respond: Respond) -> None:
         """Answers or parks a read of `shardd.delivery.stream_reads`. Raises `429` if pressure holds the topic."""
         read = stream_read(request.options)
-        if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
+        if self._scheduler.holds(topic) and read.from_seq < topic.records.head_seq:
             raise self._scheduler.pressure.throttled()
         self._take(topic, read, request, caller, respond, touch=request.options.touch)
 
@@ -129,10 +129,10 @@ class Reads:
     def _answer(self, topic: Topic, read: Read) -> Answer:
         if not isinstance(read, StreamRead):
             return answer(topic, read)
-        head = topic.head_seq
+        head = topic.records.head_seq
         if read.strong:
             head = self._unsynced.head(topic)
-            if head < topic.head_seq:
+            if head < topic.records.head_seq:
                 self._ahead[topic.id] = topic
                 self._urge()
         return stream_answer(topic, read, head)

@@ -86,15 +86,15 @@ def stream_read(asked: Feed) -> StreamRead:
 
 def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     """The answer for a stream that has seen records up to `read.from_seq`; it gets records up to `head`."""
-    earliest, position = topic.earliest_seq, read.from_seq
+    earliest, position = topic.records.floor, read.from_seq
     gap: tuple[int, int, str, str | None] | None = None
-    if (read.epoch and read.epoch != topic.epoch) or position > topic.head_seq:
-        gap = (1, topic.head_seq, "recreated", None)
+    if (read.epoch and read.epoch != topic.epoch) or position > topic.records.head_seq:
+        gap = (1, topic.records.head_seq, "recreated", None)
         position = earliest - 1
-    elif position + 1 < topic.evict_floor:
-        gap = (position + 1, earliest - 1, *told(topic.losses.reason(position + 1)))
+    elif position + 1 < topic.records.losses.evict_floor:
+        gap = (position + 1, earliest - 1, *told(topic.records.losses.reason(position + 1)))
         position = earliest - 1
-    elif position < head and (found := topic.gaps.at(position + 1)) is not None:
+    elif position < head and (found := topic.records.gaps.at(position + 1)) is not None:
         gap = (position + 1, found[0], *told(found[1]))
         position = found[0]
     start = max(position + 1, earliest)
@@ -102,7 +102,7 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     to_seq = position
     records: list[Any] = []
     if position < head:
-        slices, to_seq = topic.window(start, read.limit, read.budget, head)
+        slices, to_seq = topic.records.window(start, read.limit, read.budget, head)
         scanned = sum(s.stop - s.start for s in slices)
         nodes = read.nodes if topic.config.dedupe_node else frozenset()
         make = Record if read.include_data else _bare
@@ -110,11 +110,12 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
         records = list(chain.from_iterable(kept))
     body = b""
     if records:
-        body = _encode(_Payload(topic.name, records, position, to_seq, topic.head_seq if not read.strong else head))
+        shown = head if read.strong else topic.records.head_seq
+        body = _encode(_Payload(topic.name, records, position, to_seq, shown))
         if b"\n" in body or b"\r" in body:
             # JSON strings hold no raw line breaks. These are between tokens, where a blank means the same.
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
-    extra = Fed(to_seq, head if read.strong else topic.head_seq, earliest, topic.epoch, gap)
+    extra = Fed(to_seq, head if read.strong else topic.records.head_seq, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)
 
 

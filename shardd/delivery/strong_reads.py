@@ -25,7 +25,7 @@ class Unsynced:
     def head(self, topic: Topic) -> int:
         """The topic's last visible seq before its first unsynced record."""
         writes = self._writes.get(topic.id)
-        return writes[0][1] - 1 if writes else topic.head_seq
+        return writes[0][1] - 1 if writes else topic.records.head_seq
 
     def synced(self, upto_no: int, *, everything: bool) -> None:
         """Drops the writes in frames up to `upto_no`, which are on the device. With `everything`, drops all writes:

@@ -134,16 +134,16 @@ class Reshard:
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
         copy = copied_topic(topic, directory.new_id())
         directory.show(copy)
-        copy.logged_seq = topic.head_seq
+        copy.position.logged_upto(topic.records.head_seq)
         size = 0
-        for batch in topic.batches:
-            copy.restore(copied_batch(batch))
+        for batch in topic.records.batches:
+            copy.records.restore(copied_batch(batch))
             size += batch.size
             if size >= PIECE_BYTES:
                 self._checkpoint(target)
                 size = 0
-        copy.restored(topic.head_seq, topic.floor)
-        return topic.records
+        copy.restored(topic.records.head_seq, topic.records.floor)
+        return topic.records.count
 
     def _checkpoint(self, target: Checkpoints) -> None:
         plan = exhaust(target.planner.planning(lambda: 0))

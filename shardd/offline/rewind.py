@@ -105,8 +105,8 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
     _check(topics, cuts)
     planned = [_look(topic, upto, topics, cuts) for topic in topics.values() if (upto := cuts.upto(topic)) is not None]
     for each in planned:
-        removed = _apply(each)
-        yield {"topic": each.topic.name, "upto": each.upto, "removed": removed, "next_seq": each.topic.next_seq}
+        topic, removed = each.topic, _apply(each)
+        yield {"topic": topic.name, "upto": each.upto, "removed": removed, "next_seq": topic.position.next_seq}
     routers.forward()
     for shard, path in zip(shards, paths, strict=True):
         shard.log_nothing()
@@ -120,7 +120,7 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
 
 def last_seq_at(topic: Topic, ms: int) -> int:
     """Seq of the topic's last record with a commit time up to `ms`; 0 if there is none."""
-    for batch in reversed(topic.batches):
+    for batch in reversed(topic.records.batches):
         if batch.last_ts <= ms:
             return batch.last_seq
         if batch.first_ts <= ms:
@@ -135,15 +135,16 @@ def _check(topics: Mapping[str, Topic], cuts: Cuts) -> None:
         if name not in topics:
             raise RecoveryError(f'there is no topic "{name}" in this backup')
     for name, seq in cuts.seqs.items():
-        if seq > topics[name].head_seq:
-            raise RecoveryError(f'topic "{name}" ends at seq {topics[name].head_seq} in this backup, before {seq}')
+        if seq > (head := topics[name].records.head_seq):
+            raise RecoveryError(f'topic "{name}" ends at seq {head} in this backup, before {seq}')
 
 
 # 2
 
 
 def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _Planned:
-    planned = _Planned(topic, min(upto, topic.head_seq), cuts.time(topic), topic.next_seq - 1 + cuts.reserve)
+    head = topic.position.next_seq - 1 + cuts.reserve
+    planned = _Planned(topic, min(upto, topic.records.head_seq), cuts.time(topic), head)
     lane = topic.lane
     source = None if lane is None else topics.get(lane.source)
     if lane is not None and source is not None and source.epoch == lane.epoch:
@@ -155,7 +156,7 @@ def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _
 def _copies_after(topic: Topic, seq: int) -> int:
     """Number of records after `seq` that routers have copied into the topic."""
     copies = 0
-    for batch in reversed(topic.batches):
+    for batch in reversed(topic.records.batches):
         if batch.last_seq <= seq:
             break
         hops = batch.columns().hops
@@ -187,7 +188,7 @@ def _made(lane: Lane, source: Topic, after: int) -> int:
     """Number of copies of the source's records after `after`, up to the lane's cursor."""
     made, at = 0, after
     while at < lane.cursor:
-        pieces, upto = source.pieces(at + 1, lane.cursor, _PIECE_RECORDS, _PIECE_BYTES)
+        pieces, upto = source.records.sequence.pieces(at + 1, lane.cursor, _PIECE_RECORDS, _PIECE_BYTES)
         steps = plan(replace(lane, cursor=at), Pulled(at, upto, lane.cursor, pieces, []), upto).steps
         made += sum(step.columns.count for step in steps if isinstance(step, Append))
         at = upto
@@ -200,20 +201,20 @@ def _made(lane: Lane, source: Topic, after: int) -> int:
 def _apply(planned: _Planned) -> int:
     topic = planned.topic
     topic.catalogued = None
-    removed = topic.delete_after(planned.upto)
+    removed = topic.records.delete_after(planned.upto)
     topic.skip(planned.head + 1)
-    topic.durable_head = topic.head_seq
+    topic.position.on_device(topic.records.head_seq)
     # A cut at a time selects keys by time: all records of the last writes may have been deleted.
     ms, upto = planned.ms, planned.upto
     keys = topic.keys.dump()
     topic.keys.load([key for key in keys if (key[1] + key[2] - 1 <= upto if ms is None else key[3] <= ms)])
     if removed:
-        live = [batch for batch in topic.batches if batch.live]
+        live = [batch for batch in topic.records.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None
         # Transfers that were cut must arrive again if their source still has them. Others may then arrive twice.
         topic.arrivals.last.clear()
     if topic.queue is not None:
-        topic.queue.settle(topic.floor, -1, topic.alive)
+        topic.queue.settle(topic.records.floor, -1, topic.records.alive)
     if planned.lane is not None:
         topic.lane = topic.lane_visible = planned.lane
     return removed

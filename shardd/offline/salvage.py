@@ -96,7 +96,7 @@ def salvage(
     yield {
         "kind": "salvaged",
         "topic": name,
-        "kept": copy.records,
+        "kept": copy.records.count,
         "restored": found.restored,
         "lost": [list(each) for each in found.lost],
         "problems": found.problems,
@@ -133,7 +133,7 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
                 continue
             upto = first - 1
             if source is not None:
-                upto = min(last, source.head_seq)
+                upto = min(last, source.records.head_seq)
                 taken = list(_taken(source, topic.id, first, upto))
                 found.restored += sum(batch.live for batch in taken)
                 batches += taken
@@ -148,18 +148,18 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
     for restore in shard.restoring.restores():
         if restore.name == whole.name and not restore.done:
             restore.source_unreadable(0)
-            whole.skip(whole.next_seq + BLOCK)  # readers may have seen copies that no file has
+            whole.skip(whole.position.next_seq + BLOCK)  # readers may have seen copies that no file has
     _tell(whole, found.lost)
     return whole
 
 
 def _tell(topic: Topic, lost: list[Range]) -> None:
     """Make the lost seqs gaps. Those before the first live record become losses."""
-    known = topic.gaps.ranges
+    known = topic.records.gaps.ranges
     ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, known))]
-    topic.gaps = Gaps(sorted(ranges))
-    for upto, reason in topic.gaps.below(topic.floor):
-        topic.losses.add(upto, reason)
+    topic.records.load("gaps", Gaps(sorted(ranges)))
+    for upto, reason in topic.records.gaps.below(topic.records.floor):
+        topic.records.losses.add(upto, reason)
 
 
 def _without(first: int, last: int, known: list[tuple[int, int, str]]) -> Iterator[Range]:
@@ -286,7 +286,7 @@ def _batch(frame: bytes, header: Header) -> Batch:
 def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
     """Yield batches with the backup's records from `first` to `upto`."""
     while first <= upto:
-        pieces, looked = source.pieces(first, upto, _PIECE_RECORDS, PIECE_BYTES)
+        pieces, looked = source.records.sequence.pieces(first, upto, _PIECE_RECORDS, PIECE_BYTES)
         for piece in pieces:
             head = encode_batch(piece.columns, ident, piece.first_seq).head
             batch = Batch(head, piece.first_seq, piece.columns, FINAL_LEVEL)
@@ -302,14 +302,14 @@ def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
 def _copied(shard: Shard, topic: Topic) -> Topic:
     copy = copied_topic(topic, shard.directory.new_id())
     size = 0
-    for batch in topic.batches:
-        copy.restore(copied_batch(batch))
+    for batch in topic.records.batches:
+        copy.records.restore(copied_batch(batch))
         size += batch.size
         if size >= PIECE_BYTES:
             shard.checkpoints.store(copy)
             size = 0
     shard.checkpoints.store(copy)
-    copy.restored(topic.head_seq, topic.floor)
-    copy.next_seq = topic.next_seq
-    copy.durable_head = topic.head_seq
+    copy.restored(topic.records.head_seq, topic.records.floor)
+    copy.position.used(topic.position.next_seq - 1)
+    copy.position.on_device(topic.records.head_seq)
     return copy

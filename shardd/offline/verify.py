@@ -78,7 +78,7 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
                 report.problems.append(f'topic "{topic.name}": {error}')
         if topic.damage is not None and len(report.problems) == before:
             report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
-        _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.batches])
+        _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.records.batches])
     _check_strays(report, disk, shard)
     return report
 

@@ -25,9 +25,7 @@ from proto.format.frame import Frame, encode_batch
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived
 from proto.model.errors import TopicsError
-from proto.model.topic_config import TopicConfig
 from shardd.changes import seq_reservation
-from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
@@ -37,7 +35,6 @@ from shardd.operations.topics import TopicAdded, Topics
 from shardd.storage.batch import Fresh
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
-from shardd.topic.idempotency import Waiter
 from shardd.topic.topic import Topic
 
 
@@ -58,7 +55,7 @@ class Writes:
         if topic is not None:
             topic.expire(now)
             if key:
-                topic.keys.expire(now + topic.ahead_ms - topic.assigned_config.idempotency_window_ms)
+                topic.keys.expire(now + topic.position.ahead_ms - topic.assigned_config.idempotency_window_ms)
         decided = decide(request, write, topic, staging)
         if isinstance(decided, Plan):
             self._reserve(decided, write, topic, key)
@@ -91,8 +88,10 @@ class Writes:
             if letters and not self._lent(plan.grows_by or 0, int(created), request, respond):
                 return
             if topic is None:
-                topic = self._create(request.topic, plan.config, lent=letters is not None)
-            columns.ts = topic.commit_time(now)
+                topic = self._topics.new(request.topic, plan.config)
+                lent = None if letters is None else self.staging.allowance
+                self._topics.create(TopicAdded(topic, directory=self.staging.directory, lent=lent))
+            columns.ts = topic.position.commit_time(now)
             seq_reservation.ahead(topic, columns.count, self.staging)
             kind = RecordsAdded if letters is None else LettersAdded
             requires_sync = durability.acks_synced if letters is None else durability.reaches_device
@@ -100,15 +99,6 @@ class Writes:
             change.assign()
             self.staging.stage(change)
             seq_reservation.pushed_out(topic, self.staging)
-
-    def _create(self, name: str, config: TopicConfig, *, lent: bool) -> Topic:
-        """Stages the topic that a write creates. For letters it is `lent`: it comes out of the allowance."""
-        staging, topic = self.staging, self._topics.new(name, config)
-        if lent:
-            self._topics.create(_Lent(topic, staging.allowance, directory=staging.directory))
-        else:
-            self._topics.create(TopicAdded(topic, directory=staging.directory))
-        return topic
 
     def _lent(self, size: int, topics: int, request: Request[Append], respond: Respond) -> bool:
         """Takes what letters from an outbox need from the shard's allowance. Returns False if they must wait for it:
@@ -138,13 +128,12 @@ class RecordsAdded(TopicChange, eq=False):
     def assign(self) -> None:
         """Gives the records their seqs."""
         topic, count = self.topic, self.columns.count
-        self.first_seq = topic.next_seq
-        topic.next_seq += count
-        topic.pending_records += count
-        topic.pending_bytes += self.plan.size
+        self.first_seq = topic.position.take(count)
+        topic.records.staged(count, self.plan.size)
         if self.plan.grows_by is not None:
-            topic.promised(self.writes.staging.promises, self.plan.grows_by, self.apart)
-        self.begin()
+            topic.records.promised(self.writes.staging.promises, self.plan.grows_by, self.apart)
+        if self.columns.key:
+            self.begin()
 
     @property
     def logged(self) -> bool:
@@ -158,10 +147,10 @@ class RecordsAdded(TopicChange, eq=False):
     def apply(self, timing: Timing) -> None:
         topic, columns, first_seq = self.topic, self.columns, self.first_seq
         frame = self.frame or encode_batch(columns, topic.id, first_seq)
-        topic.pending_records -= columns.count
-        topic.pending_bytes -= self.plan.size
+        topic.records.unstaged(columns.count, self.plan.size)
         self.writes.fresh.keep(topic.add(frame.head, first_seq, columns), columns)
-        self.kept()
+        if self.plan.grows_by is not None:  # before the answer, whose counters have the bytes
+            topic.records.kept(self.apart)
         if topic.queue is not None and columns.due is not None:
             topic.queue.schedule(first_seq, columns.due, self.writes.staging.clock.now_ms())
         ts = columns.ts
@@ -173,41 +162,39 @@ class RecordsAdded(TopicChange, eq=False):
         if timing.sync_ms and not self.plan.config.durability.acks_synced:
             timing = Timing(timing.write_ms)
         self.respond(_answer(topic, first_seq, columns.count, self.created, False, self.request, timing))
-        self.end(None)
+        if columns.key:
+            self.end(None)
 
     def undo(self, error: TopicsError) -> None:
         topic = self.topic
-        topic.next_seq = self.first_seq
-        topic.pending_records -= self.columns.count
-        topic.pending_bytes -= self.plan.size
-        self.kept()
-        refuse(self.request.id, self.respond, error)
-        self.end(error)
-
-    def kept(self) -> None:
-        """Ends the booking of the bytes. Called before the answer, whose counters have them."""
+        topic.position.give_back(self.first_seq)
+        topic.records.unstaged(self.columns.count, self.plan.size)
         if self.plan.grows_by is not None:
-            self.topic.kept(self.apart)
-
-    # What depends on the sender
+            topic.records.kept(self.apart)
+        refuse(self.request.id, self.respond, error)
+        if self.columns.key:
+            self.end(error)
 
     @property
     def apart(self) -> bool:
         """Whether no client's request brought the records."""
-        return False
+        return self.request.options.letters is not None
+
+    # What depends on the key
 
     def begin(self) -> None:
-        if self.columns.key:
-            self.topic.keys.begin(self.columns.key)
+        self.topic.keys.begin(self.columns.key)
 
     def end(self, error: TopicsError | None) -> None:
         """Answers the writes that wait for this one because they have its idempotency key. Called after its answer."""
-        key, columns = self.columns.key, self.columns
-        if key and error is None:
-            assert isinstance(columns.ts, int)
-            _tell(self.topic.keys.done(key, self.first_seq, columns.count, columns.ts), None)
-        elif key:
-            _tell(self.topic.keys.failed(key), error)
+        keys, columns = self.topic.keys, self.columns
+        assert isinstance(columns.ts, int)
+        if error is None:
+            waiters = keys.done(columns.key, self.first_seq, columns.count, columns.ts)
+        else:
+            waiters = keys.failed(columns.key)
+        for waiter in waiters:
+            waiter(error)
 
 
 class LettersAdded(RecordsAdded, eq=False):
@@ -215,10 +202,6 @@ class LettersAdded(RecordsAdded, eq=False):
 
     def begin(self) -> None:
         self.topic.arrivals.pending.add(self._source)
-
-    @property
-    def apart(self) -> bool:
-        return True
 
     def end(self, error: TopicsError | None) -> None:
         self.topic.arrivals.pending.discard(self._source)
@@ -229,25 +212,6 @@ class LettersAdded(RecordsAdded, eq=False):
     def _source(self) -> bytes:
         assert self.request.options.letters is not None
         return self.request.options.letters[0]
-
-
-class _Lent(TopicAdded, eq=False):
-    """The topic that letters create."""
-
-    allowance: Allowance
-
-    def apply(self, timing: Timing) -> None:
-        super().apply(timing)
-        self.allowance.settled(1)
-
-    def undo(self, error: TopicsError) -> None:
-        super().undo(error)
-        self.allowance.settled(1)
-
-
-def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:
-    for waiter in waiters:
-        waiter(error)
 
 
 def _answer_again(
@@ -269,7 +233,7 @@ def _answer(
         first_seq=first_seq,
         last_seq=last_seq,
         seqs=list(range(first_seq, last_seq + 1)) if request.options.return_seqs else UNSET,
-        head_seq=topic.head_seq,
+        head_seq=topic.records.head_seq,
         count=count,
         created=created,
         deduped=deduped,

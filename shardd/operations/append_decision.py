@@ -97,8 +97,8 @@ def _arrived(topic: Topic, letters: Letters, *, jobs: bool) -> tuple[int, ...]:
 def _check_room(topic: Topic | None, config: TopicConfig, count: int, size: int, name: str) -> None:
     """Checks the caps of a topic with `discard: "reject"` for a write of `count` records and `size` bytes. Raises `422
     topic_full`, or `400 record_too_large` for a write that never fits."""
-    records = 0 if topic is None else topic.records + topic.pending_records
-    held = 0 if topic is None else topic.bytes + topic.pending_bytes
+    records = 0 if topic is None else topic.records.count + topic.records.pending_count
+    held = 0 if topic is None else topic.records.bytes + topic.records.pending_bytes
     wanted = (
         ("records", config.cap_records, count, records),
         ("bytes", config.cap_bytes, size, held),
@@ -119,7 +119,7 @@ def _check_room(topic: Topic | None, config: TopicConfig, count: int, size: int,
                     "topic": name,
                     "cap_records": config.cap_records,
                     "cap_bytes": config.cap_bytes,
-                    "head_seq": 0 if topic is None else topic.head_seq,
-                    "earliest_seq": 1 if topic is None else topic.earliest_seq,
+                    "head_seq": 0 if topic is None else topic.records.head_seq,
+                    "earliest_seq": 1 if topic is None else topic.records.floor,
                 },
             )

@@ -53,6 +53,8 @@ _OUTLINE = Form(_Outline, ConfigPatch, keeps_values=True)
 _RECORDS = Form(_Records, keeps_values=True)
 _LEVELS_ABOVE = 3
 """Of `data` and `meta`: the body, its records and the record."""
+_NEST = nesting.most_bytes(_LEVELS_ABOVE)
+"""Only records with more bytes can be nested too deeply."""
 _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -89,7 +91,7 @@ def parse_write(request: Request[Append], limits: Limits) -> Write:
     metas = list(map(_meta_of, records))
     meta, meta_sizes = _meta(metas, None if stamped else limits)
     largest = _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
-    if largest > nesting.most_bytes(_LEVELS_ABOVE) and not stamped:
+    if largest > _NEST and not stamped:
         nesting.check_values(data, largest, _LEVELS_ABOVE)
         if meta_sizes is not None:
             nesting.check_values(metas, largest, _LEVELS_ABOVE)

@@ -54,7 +54,7 @@ class Consume:
         if seq is None:
             found = _next(topic, before.seq)
             seq = 0 if found is None else found[0]
-        if before.seq < seq <= topic.head_seq:
+        if before.seq < seq <= topic.records.head_seq:
             self._move(topic, name, before, seq, request, respond, None)
         else:
             respond(Reply(request.id))
@@ -102,7 +102,7 @@ class _Consumed(CursorChange, eq=False):
 
 def _next(topic: Topic, position: int) -> _Found | None:
     """The first live record after `position`; None if there is none."""
-    slices, _ = topic.window(max(position + 1, topic.earliest_seq), 1, MAX_U64)
+    slices, _ = topic.records.window(max(position + 1, topic.records.floor), 1, MAX_U64)
     if not slices:
         return None
     (piece,) = slices

@@ -52,7 +52,7 @@ class _Put(CursorChange, eq=False):
 
     def done(self, timing: Timing) -> Reply:
         cursor = self.move.move(self.topic)
-        body = state(self.topic.name, self.name, cursor, self.topic.head_seq)
+        body = state(self.topic.name, self.name, cursor, self.topic.records.head_seq)
         return Reply(self.request.id, to_json(body), performance=performance(timing))
 
 
@@ -73,7 +73,7 @@ class Cursors:
         asked, request.ignored = MOVE.read(request.body)
         topic = self._directory.changing(request.topic)
         now = self._staging.clock.now_ms()
-        check_position(asked, topic.head_seq)
+        check_position(asked, topic.records.head_seq)
         before = topic.moving.assigned(name, topic.cursors.get(name))
         maker, most = request.options.maker, self._staging.limits.max_cursors_per_topic
         if before.maker is None:
@@ -106,12 +106,12 @@ class Cursors:
         cursor = topic.cursors.get(name)
         if cursor is None:
             raise cursor_not_found(topic.name, name)
-        respond(Reply(request.id, to_json(state(topic.name, name, cursor, topic.head_seq))))
+        respond(Reply(request.id, to_json(state(topic.name, name, cursor, topic.records.head_seq))))
 
     def list(self, request: Request[CursorList], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
         after, size = request.options.after, request.options.page_size
-        entries, more = page(topic.cursors, topic.head_seq, after, size)
+        entries, more = page(topic.cursors, topic.records.head_seq, after, size)
         names = [each.cursor for each in entries]
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(names), more)))
 
@@ -125,7 +125,7 @@ class Cursors:
             if not topic.cursors or topic.damage is not None:
                 continue
             names = following(topic.cursors, after if topic.name == first else "", left - len(found))
-            found += [state(topic.name, each, topic.cursors[each], topic.head_seq) for each in names]
+            found += [state(topic.name, each, topic.cursors[each], topic.records.head_seq) for each in names]
             if len(found) == left:
                 break
         more = len(found) == left

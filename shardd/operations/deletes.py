@@ -28,7 +28,7 @@ class Deletes:
     def delete(self, request: Request[DeleteRecords], respond: Respond) -> None:
         before_seq, match = parse_delete(request)
         topic = self._directory.changing(request.topic)
-        what = before_seq, match, topic.head_seq + 1
+        what = before_seq, match, topic.records.head_seq + 1
         if match is None:
             self._delete(topic, what, request, respond)
             return
@@ -54,9 +54,9 @@ class Deletes:
         now = self._staging.clock.now_ms()
         topic.expire(now)
         durability = topic.assigned_config.durability
-        frame = RecordsDeleted(before_seq, match, bound, now + topic.ahead_ms)
+        frame = RecordsDeleted(before_seq, match, bound, now + topic.position.ahead_ms)
         change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)
-        if durability.logged or topic.floor <= topic.logged_seq:
+        if durability.logged or topic.records.floor <= topic.position.logged_seq:
             change.body = frame
         with indivisible:
             topic.held_at.append(now)
@@ -75,11 +75,11 @@ class _Deleted(TopicChange, eq=False):
         topic.expire(self.now)
         body = answers.RecordsDeleted(
             topic.name,
-            topic.delete(what.before, what.match, what.bound),
-            topic.earliest_seq,
-            topic.head_seq,
-            topic.records,
-            topic.bytes,
+            topic.records.delete(what.before, what.match, what.bound),
+            topic.records.floor,
+            topic.records.head_seq,
+            topic.records.count,
+            topic.records.bytes,
         )
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 

@@ -40,8 +40,8 @@ class Indexing:
         called instead. Raises `SegmentError`."""
         op, _ = match
         if topic.id not in self._waiting:
-            if topic.unindexed(op) <= AT_ONCE:
-                topic.index()
+            if topic.records.unindexed(op) <= AT_ONCE:
+                topic.records.index()
                 then()
                 return True
             self._waiting[topic.id] = []
@@ -54,7 +54,7 @@ class Indexing:
         """Indexes one step for the first waiting deletion, then runs in order the deletions whose index is ready."""
         waiting = self._waiting[topic.id]
         error = self._go_on(topic, waiting[0][0])
-        while waiting and (error is not None or not topic.unindexed(waiting[0][0])):
+        while waiting and (error is not None or not topic.records.unindexed(waiting[0][0])):
             _, then, failed = waiting.pop(0)
             if error is None:
                 then()
@@ -71,7 +71,7 @@ class Indexing:
         if self._directory.assigned.get(topic.name) is not topic:  # deleted, or its deletion is staged
             return topic_not_found(topic.name)
         try:
-            topic.index(STEP if topic.unindexed(op) > AT_ONCE else None, op)
+            topic.records.index(STEP if topic.records.unindexed(op) > AT_ONCE else None, op)
         except SegmentError as error:
             return damaged(error)
         except Exception:

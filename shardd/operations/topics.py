@@ -10,6 +10,7 @@ from proto.model.names import check_topic
 from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
+from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
@@ -38,24 +39,25 @@ class Topics:
             self.create(_Created(topic, request, respond, directory=self._directory))
             return
         config = apply(topic.name, topic.assigned_config, patch)
-        if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.safe_no:
+        if config == topic.assigned_config and topic.position.sync_required_no <= self._staging.commits.safe_no:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
-        before = topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in
+        position, lost = topic.position, topic.records.losses.evict_floor - 1
+        before = topic.assigned_config, position.logged_seq, position.ceiling, position.reserved_in
         durability = topic.assigned_config.durability
         now = self._staging.clock.now_ms()
         # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
-        body = TopicConfigured(as_map(config), now + topic.ahead_ms, topic.next_seq, 0, topic.evict_floor - 1)
+        body = TopicConfigured(as_map(config), now + position.ahead_ms, position.next_seq, 0, lost)
         change = _Configured(topic, config, before, now, request, respond, body=body, requires_sync=True)
         with indivisible:
             topic.assigned_config = config
             if durability.reserves_per_boot and not config.durability.reserves_per_boot:
-                topic.reserve_nothing()
+                position.reserve(0, "")
             if durability.logged and not config.durability.logged:
-                topic.logged_seq = topic.next_seq - 1
+                position.logged_upto(position.next_seq - 1)
             topic.held_at.append(now)
             body.floor = seq_reservation.floor_after(topic, config)
             self._staging.stage(change)
@@ -82,7 +84,7 @@ class Topics:
             respond(Reply(request.id, to_json(answers.TopicDeleted(request.topic, False, []))))
             return
         topic.expire(self._staging.clock.now_ms())
-        count = topic.records + topic.pending_records
+        count = topic.records.count + topic.records.pending_count
         if request.options.if_empty and count:
             raise TopicsError(
                 ErrorCode.TOPIC_NOT_EMPTY,
@@ -98,12 +100,20 @@ class Topics:
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):
     directory: Directory
+    lent: Allowance | None = None
+    """The allowance that the topic comes out of; None if a client's request created it."""
 
     def apply(self, timing: Timing) -> None:
         self.directory.show(self.topic)
+        self._settled()
 
     def undo(self, error: TopicsError) -> None:
         del self.directory.assigned[self.topic.name]
+        self._settled()
+
+    def _settled(self) -> None:
+        if self.lent is not None:
+            self.lent.settled(1)
 
 
 class _Created(TopicAdded, eq=False):
@@ -134,16 +144,18 @@ class _Configured(TopicChange, eq=False):
         topic.expire(self.now)
         topic.config = config
         if self.before[0].durability.lasts and not config.durability.lasts:
-            topic.part()
+            topic.records.part()
         topic.expire(self.now)
-        topic.evict()
+        topic.records.evict(config)
         # This change waited for a sync, and everything visible was written before it.
-        topic.durable_head = topic.head_seq
+        topic.position.on_device(topic.records.head_seq)
         self.respond(_configured(False, topic.name, config, self.request.id, timing))
 
     def undo(self, error: TopicsError) -> None:
         topic = self.topic
-        topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in = self.before
+        topic.assigned_config, logged_seq, ceiling, reserved_in = self.before
+        topic.position.logged_upto(logged_seq)
+        topic.position.reserve(ceiling, reserved_in)
         topic.held_at.pop()
         refuse(self.request.id, self.respond, error)
 

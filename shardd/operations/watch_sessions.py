@@ -45,7 +45,7 @@ class SessionControl:
             if topic is not None:
                 topic.expire(now)
                 topic.last_read_ts = now
-                found[name] = (topic.epoch, topic.head_seq, topic.earliest_seq)
+                found[name] = (topic.epoch, topic.records.head_seq, topic.records.floor)
         respond(Reply(request.id, extra=operations.Resolved(found)))
 
     def make(self, request: Request[operations.SessionMake], respond: Respond) -> None:

@@ -148,7 +148,7 @@ class Claims:
 
     def _take(self, topic: Topic, queue: Queue, claimer: Claimer) -> None:
         jitter = topic.config.claim_jitter_ms / 1000
-        may = claimer.wants(queue) and queue.ready(topic.records)
+        may = claimer.wants(queue) and queue.ready(topic.records.count)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
             if self._serve(topic, queue, [claimer]):
                 return
@@ -314,7 +314,7 @@ class Claims:
         for those, follows in self._groups(served):
             were = before if len(those) == len(served) else {j.seq: before[j.seq] for _, part in those for j in part}
             change_leases(_Leased(topic, self, those, targets, staging=self._staging, before=were, follows=follows))
-        if found and len(found) < sum(wants) and queue.ready(topic.records):
+        if found and len(found) < sum(wants) and queue.ready(topic.records.count):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
         return len(served)
 
@@ -357,7 +357,8 @@ class Claims:
             seqs, last = seqs[seqs[0] == last :], seqs[-1]
             if most > 0 and target is not None:
                 over = [seq for seq in seqs if queue.jobs[seq].deliveries >= most]
-                transfers.update((s, Transfer(target, queue.jobs[s].deliveries)) for s in over if topic.alive(s))
+                alive = filter(topic.records.alive, over)
+                transfers.update((seq, Transfer(target, queue.jobs[seq].deliveries)) for seq in alive)
                 seqs = [seq for seq in seqs if queue.jobs[seq].deliveries < most]
             for record in chosen(topic, seqs):
                 if budget <= 0:
@@ -390,7 +391,7 @@ class Claims:
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
-        body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records))
+        body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records.count))
         if claimer.finished is not None:
             body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None

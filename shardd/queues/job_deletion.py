@@ -40,7 +40,7 @@ class JobsDeleted(TopicChange, kw_only=True, eq=False):
         topic, queue = self.topic, self.topic.queue
         topic.held_at.popleft()
         topic.expire(self.now)
-        topic.delete_seqs(self.seqs)
+        topic.records.delete_seqs(self.seqs)
         topic.outbox.gone(self.seqs)
         if queue is not None:
             queue.dead_lettered_soon -= self.dead_lettered
@@ -68,8 +68,8 @@ def remove(change: JobsDeleted) -> None:
     topic.held_at.append(change.now)
     if queue is not None:
         queue.dead_lettered_soon += change.dead_lettered
-    if durability.logged or topic.floor <= topic.logged_seq:
-        body = RecordsDeleted(None, None, topic.head_seq + 1, change.now + topic.ahead_ms, change.seqs)
+    if durability.logged or topic.records.floor <= topic.position.logged_seq:
+        body = RecordsDeleted(None, None, topic.records.head_seq + 1, change.now + topic.position.ahead_ms, change.seqs)
         if change.dead_lettered and queue is not None:
             body.dead_lettered = queue.dead_lettered + queue.dead_lettered_soon
         change.body = body

@@ -187,7 +187,9 @@ def one(topic: Topic, seq: int) -> Found | None:
 
 def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:
     """The records with these seqs, which are ascending and distinct, without those that are gone."""
-    return chain.from_iterable(rows(piece, frozenset(), True, True, _found) for piece in topic.chosen(seqs))
+    return chain.from_iterable(
+        rows(piece, frozenset(), True, True, _found) for piece in topic.records.sequence.chosen(seqs)
+    )
 
 
 def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:
@@ -195,8 +197,8 @@ def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, bu
     their bytes."""
     found: list[Found] = []
     limit = count
-    while len(found) < count and start <= topic.head_seq and budget > 0:
-        pieces, last = topic.window(start, limit, budget)
+    while len(found) < count and start <= topic.records.head_seq and budget > 0:
+        pieces, last = topic.records.window(start, limit, budget)
         limit = 256  # after a restart, a whole window may be known records
         start = last + 1
         for piece in pieces:
@@ -213,7 +215,7 @@ def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, bu
 def longest_wait(topic: Topic, queue: Queue, now_ms: int) -> int:
     """Age of the oldest claimable job in ms; 0 if there is none. The age of a job with a publish delay counts from the
     delay's end."""
-    if not queue.ready(topic.records):
+    if not queue.ready(topic.records.count):
         return 0
     found, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, 1, MAX_BATCH_BYTES)
     since = [now_ms]
@@ -221,9 +223,9 @@ def longest_wait(topic: Topic, queue: Queue, now_ms: int) -> int:
         queue.cursor = found[0][0]
         since.append(found[0][1])
     seq = queue.first_ready()
-    if seq is not None and topic.alive(seq):
+    if seq is not None and topic.records.alive(seq):
         job = queue.jobs[seq]
-        since.append(max(topic.written_at(seq), 0 if job.deliveries else job.until))
+        since.append(max(topic.records.written_at(seq), 0 if job.deliveries else job.until))
     return now_ms - min(since)
 
 

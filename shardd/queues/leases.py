@@ -57,7 +57,7 @@ class Leases:
         assert queue is not None
         now = self.staging.clock.now_ms()
         topic.expire(now)
-        queue.settle(topic.floor, topic.holes, topic.alive)
+        queue.settle(topic.records.floor, topic.records.holes, topic.records.alive)
         queue.expire(now)
         return queue
 
@@ -122,7 +122,7 @@ class Leases:
     def counts(self, topic: Topic) -> tuple[int, int]:
         """Ready jobs, and leased ones."""
         queue = self.current(topic)
-        return queue.ready(topic.records), queue.in_flight
+        return queue.ready(topic.records.count), queue.in_flight
 
     def counters(self, topic: Topic) -> answers.QueueState:
         """The `queue` object of a topic's state."""

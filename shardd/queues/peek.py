@@ -40,14 +40,14 @@ class Peeking:
             job = queue.jobs.get(seq)
             return job is not None and job.state in GOING
 
-        found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
+        found, after = fresh(topic, max(start, topic.records.floor), leaving, most, MAX_BATCH_BYTES)
         body = Peeked(
             topic.name,
             [_peeked(each, queue, topic.outbox) for each in found],
             len(found),
             after,
-            after <= topic.head_seq,
-            queue.ready(topic.records),
+            after <= topic.records.head_seq,
+            queue.ready(topic.records.count),
             queue.in_flight,
             queue.delayed,
             queue.dead_lettering,

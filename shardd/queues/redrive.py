@@ -57,15 +57,16 @@ class Redrive:
         now = self._staging.clock.now_ms()
         topic.expire(now)
         if topic.queue is not None:
-            topic.queue.settle(topic.floor, topic.holes, topic.alive)
+            topic.queue.settle(topic.records.floor, topic.records.holes, topic.records.alive)
             topic.queue.expire(now)
-        seqs, after = _picked(topic, target, match, max(start, topic.earliest_seq), min(stop, topic.head_seq), most)
+        first = max(start, topic.records.floor)
+        seqs, after = _picked(topic, target, match, first, min(stop, topic.records.head_seq), most)
 
         def over(arrived: list[int], error: TopicsError | None) -> None:
             if error is not None:
                 refuse(request.id, respond, _explained(error, topic, target, len(arrived), len(seqs)))
                 return
-            more = after <= min(stop, topic.head_seq)
+            more = after <= min(stop, topic.records.head_seq)
             body = Redriven(topic.name, target, len(arrived), arrived, after, more)
             respond(Reply(request.id, to_json(body)))
 

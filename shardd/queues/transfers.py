@@ -187,7 +187,7 @@ class Mover:
             return {}
         self._again[topic.id, target] = now + LONGEST_PAUSE
         parked = outbox.parked_for(target)
-        outbox.gone([seq for seq in parked if not topic.alive(seq)])
+        outbox.gone([seq for seq in parked if not topic.records.alive(seq)])
         first = next((seq for seq in parked if seq in outbox.parked), None)
         return {} if first is None else {first: outbox.transfers[first]}
 

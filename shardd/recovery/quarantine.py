@@ -76,8 +76,10 @@ def defer(topic: Topic, header: Header, frame: Buffer) -> None:
     assert topic.unloaded is not None
     topic.unloaded.frames.append(frame)
     if header.kind == Kind.BATCH:
-        topic.head_seq = max(topic.head_seq, header.first_seq + header.count - 1)
-        topic.next_seq = topic.durable_head = topic.head_seq + 1
+        last_seq = max(topic.records.head_seq, header.first_seq + header.count - 1)
+        topic.records.load("head_seq", last_seq)
+        topic.position.used(last_seq)
+        topic.position.on_device(last_seq)
 
 
 class Quarantine:

@@ -38,7 +38,7 @@ def replay(directory: Directory, found: Found) -> None:
             if header.topic_id < directory.next_id:
                 return  # deleted, here or before the snapshot was taken
             raise ValueError(f"topic {header.topic_id} was never created")
-        if 0 < header.frame_no <= topic.as_of:
+        if 0 < header.frame_no <= topic.position.as_of:
             return
         topic.catalogued = None
         if header.kind == Kind.TOPIC_DELETE:
@@ -78,18 +78,18 @@ def _applied(directory: Directory, topic: Topic, header: Header, buffer: Buffer)
 
 
 def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
-    if header.first_seq + header.count <= topic.next_seq:
+    if header.first_seq + header.count <= topic.position.next_seq:
         return
-    if header.first_seq != topic.next_seq:
-        raise ValueError(f"topic {topic.id}: a batch at seq {header.first_seq}, expected {topic.next_seq}")
+    if header.first_seq != topic.position.next_seq:
+        raise ValueError(f"topic {topic.id}: a batch at seq {header.first_seq}, expected {topic.position.next_seq}")
     columns = decode_batch(buffer, header)
     first_ts, last_ts = next(iter(columns.times(0, 1))), next(iter(columns.times(columns.count - 1, columns.count)))
     topic.expire(first_ts)
     topic.add(buffer, header.first_seq, columns)
     if topic.queue is not None and columns.due is not None:
         topic.queue.schedule(header.first_seq, columns.due, first_ts)
-    topic.next_seq = topic.head_seq + 1
-    topic.last_write_ts = topic.commit_time(last_ts)
+    topic.position.used(topic.records.head_seq)
+    topic.last_write_ts = topic.position.commit_time(last_ts)
     if columns.key.startswith(MARK):
         topic.arrivals.add(columns.key)
     elif columns.key:

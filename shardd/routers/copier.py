@@ -104,8 +104,8 @@ class Copier:
         if config.discard != "reject" or not made.records:
             return True
         topic.expire(self.staging.clock.now_ms())
-        records = topic.records + topic.pending_records + made.records
-        size = topic.bytes + topic.pending_bytes + made.size
+        records = topic.records.count + topic.records.pending_count + made.records
+        size = topic.records.bytes + topic.records.pending_bytes + made.size
         return not (config.cap_records and records > config.cap_records) and not (
             config.cap_bytes and size > config.cap_bytes
         )
@@ -120,7 +120,7 @@ class Copier:
         self._stage(topic, lane, made, taken)
         if made.holes:
             if not made.steps:
-                lane.head, lane.ts = topic.next_seq - 1, topic.last_ts
+                lane.head, lane.ts = topic.position.next_seq - 1, topic.position.last_ts
             self.staging.pin(topic, lane, exact=False)
 
     def _stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
@@ -133,26 +133,26 @@ class Copier:
             return
         if not topic.assigned_config.durability.lasts:
             seq_reservation.ahead(topic, made.seqs, self.staging)
-        ts = topic.commit_time(self.staging.clock.now_ms())
-        topic.next_seq += made.seqs
-        topic.pending_records += made.records
-        topic.pending_bytes += made.size
+        ts = topic.position.commit_time(self.staging.clock.now_ms())
+        first_seq = topic.position.take(made.seqs)
+        topic.records.staged(made.records, made.size)
         if self.staging.limits.max_total_bytes:
-            topic.promised(self.staging.promises, taken, apart=True)
-        lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.next_seq - 1, ts, True
-        self.staging.stage(_Copied(topic, self, lane, made, ts, before))
+            topic.records.promised(self.staging.promises, taken, apart=True)
+        lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.position.next_seq - 1, ts, True
+        self.staging.stage(_Copied(topic, self, lane, made, first_seq, ts, before))
         seq_reservation.pushed_out(topic, self.staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
         """Appends the copies to the topic, visible at once."""
+        topic.catalogued = None
         for step in made.steps:
             if isinstance(step, Append):
                 step.columns.ts = ts
-                frame = encode_batch(step.columns, topic.id, topic.head_seq + 1)
-                topic.add(frame.head, topic.head_seq + 1, step.columns, step.flags)
+                frame = encode_batch(step.columns, topic.id, topic.records.head_seq + 1)
+                topic.add(frame.head, topic.records.head_seq + 1, step.columns, step.flags)
                 self.copied_bytes += len(frame.head)
             else:
-                topic.leave_out(step.count, "source_trim" if step.lost else None)
+                topic.records.leave_out(step.count, "source_trim" if step.lost else None)
         lane.done = made.upto
         lane.unsaved = True
         topic.last_write_ts = ts
@@ -162,7 +162,7 @@ class Copier:
 
     def made_again(self, topic: Topic) -> None:
         """Releases the topic's pulls: its copies from before the stop are back."""
-        topic.durable_head = topic.head_seq
+        topic.position.on_device(topic.records.head_seq)
         self.staging.events.restored(topic)
 
 
@@ -172,30 +172,29 @@ class _Copied(TopicChange, eq=False):
     copier: Copier
     lane: Lane
     made: Plan
+    first_seq: int
     ts: int
     before: tuple[int, int, int, bool]
     """Cursor, head, commit time and `unpinned` of the lane before."""
 
     def apply(self, timing: Timing) -> None:
         topic, staging = self.topic, self.copier.staging
-        topic.pending_records -= self.made.records
-        topic.pending_bytes -= self.made.size
-        head_before = topic.head_seq
+        topic.records.unstaged(self.made.records, self.made.size)
+        head_before = topic.records.head_seq
         self.copier.carry_out(topic, self.lane, self.made, self.ts)
         self._kept()
         staging.events.copied(topic, head_before)
 
     def undo(self, error: TopicsError) -> None:
         topic, lane = self.topic, self.lane
-        topic.next_seq -= self.made.seqs
-        topic.pending_records -= self.made.records
-        topic.pending_bytes -= self.made.size
+        topic.position.give_back(self.first_seq)
+        topic.records.unstaged(self.made.records, self.made.size)
         self._kept()
         lane.cursor, lane.head, lane.ts, lane.unpinned = self.before
 
     def _kept(self) -> None:
         if self.copier.staging.limits.max_total_bytes:
-            self.topic.kept(apart=True)
+            self.topic.records.kept(apart=True)
 
 
 def _full(topic: Topic, lane: Lane, pulled: Pulled) -> str:

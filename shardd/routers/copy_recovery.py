@@ -125,8 +125,8 @@ class Restore:
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
             seq, head = pin.pin, pin.head
-            if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
-                head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
+            if head <= self._topic.records.head_seq or not self._topic.config.durability.lasts:
+                head, lane.cursor = self._topic.records.head_seq, max(lane.cursor, seq)
             elif not pin.exact and not lane.arithmetic:
                 self._inexact = True
             elif not self._inexact:
@@ -146,23 +146,22 @@ class Restore:
 
     def _append(self, lane: Lane, made: Plan, head: int, ts: int) -> None:
         """Appends a plan's copies, if they end at `head` or before."""
-        room = head - self._topic.head_seq
+        room = head - self._topic.records.head_seq
         if made.seqs > room:
             # The source cannot have grown below the pin, so these are not the former copies: give up on exactness.
             made.source_truncated = True
             made.steps, made.upto = [], lane.cursor
             return
-        self._topic.catalogued = None
-        self._topic.last_ts = max(self._topic.last_ts, ts)
+        self._topic.position.committed(ts)
         self._copier.carry_out(self._topic, lane, made, ts)
         lane.cursor = made.upto
 
     def _go_on(self, lane: Lane, head: int, ts: int) -> None:
         """Passes the pin: reports its missing copies as lost, then replays the frames up to the next pin."""
         topic = self._topic
-        if topic.head_seq < head:
-            self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(head - topic.head_seq, lost=True)]), ts)
-        topic.next_seq = topic.head_seq + 1
+        if topic.records.head_seq < head:
+            self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(head - topic.records.head_seq, lost=True)]), ts)
+        topic.position.used(topic.records.head_seq)
         topic.deferred.popleft()
         topic.held_at.clear()
         while topic.deferred and self._pin() is None:
@@ -188,7 +187,7 @@ class Restore:
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
-        before, now = lane.cursor, topic.commit_time(self._clock.now_ms())
+        before, now = lane.cursor, topic.position.commit_time(self._clock.now_ms())
         if not self._inexact:
             made, everything = self._copier.fitting(topic, lane, pulled, restoring=True)
             self._copier.carry_out(topic, lane, made, now)
@@ -198,7 +197,7 @@ class Restore:
                 self._finish()
                 return True
         lane.source_truncated = self._inexact
-        topic.next_seq = topic.head_seq + 1
+        topic.position.used(topic.records.head_seq)
         if self._goal is not None and self._inexact:
             self._burn(lane, self._goal)
             self.displaced = True
@@ -214,7 +213,7 @@ class Restore:
         Returns whether there are any."""
         burnt = lane.copies_of(lane.cursor + 1, head)
         if burnt:
-            ts = self._topic.commit_time(self._clock.now_ms())
+            ts = self._topic.position.commit_time(self._clock.now_ms())
             self._copier.carry_out(self._topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
         return burnt > 0
 
@@ -260,6 +259,6 @@ class Restore:
             topic.lane.settled, topic.lane.source_truncated = True, False
             topic.lane.done = topic.lane.cursor
             topic.lane.unpinned = topic.lane.unsaved
-            topic.lane.head, topic.lane.ts = topic.next_seq - 1, topic.last_ts
-        topic.durable_head = topic.head_seq
+            topic.lane.head, topic.lane.ts = topic.position.next_seq - 1, topic.position.last_ts
+        topic.position.on_device(topic.records.head_seq)
         self.done = True

@@ -62,7 +62,7 @@ class Routing:
         up to that head is on the device."""
         topic = self._directory.find(request.topic)
         change = _SourceFound(topic, request, respond, requires_sync=True)
-        if forwardable(topic) == topic.head_seq:
+        if forwardable(topic) == topic.records.head_seq:
             change.apply(Timing())
         else:
             self._staging.stage(change)
@@ -330,7 +330,7 @@ class _SourceFound(TopicChange, eq=False):
     respond: Respond
 
     def apply(self, timing: Timing) -> None:
-        self.respond(Reply(self.request.id, extra=SourceFound(self.topic.epoch, self.topic.head_seq)))
+        self.respond(Reply(self.request.id, extra=SourceFound(self.topic.epoch, self.topic.records.head_seq)))
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)

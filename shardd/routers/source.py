@@ -66,7 +66,7 @@ class Pulls:
         """Notes that copies became visible. Their source is on the device, so they count as on the device too, unless
         earlier records of the topic wait for a sync."""
         if forwardable(topic, head_before) == head_before:
-            topic.durable_head = topic.head_seq
+            topic.position.on_device(topic.records.head_seq)
             self._ready[topic.id] = topic
         else:
             self._note_unsynced(topic)
@@ -81,7 +81,7 @@ class Pulls:
         self._ready[topic.id] = topic
 
     def sync_begins(self) -> None:
-        self._syncing = [(topic, topic.head_seq) for topic in self._unsynced.values()]
+        self._syncing = [(topic, topic.records.head_seq) for topic in self._unsynced.values()]
         self._unsynced = {}
 
     def sync_ended(self, good: bool) -> None:
@@ -90,7 +90,7 @@ class Pulls:
             if not good:
                 self._unsynced.setdefault(topic.id, topic)
                 continue
-            topic.durable_head = max(topic.durable_head, head)
+            topic.position.on_device(head)
             self._ready[topic.id] = topic
 
     # Pulling
@@ -107,7 +107,7 @@ class Pulls:
             key = (caller, request.id)
             self._parked.setdefault(topic.id, {})[key] = _Parked(topic, request, key, respond, self._clock.monotonic())
             respond(Parked(request.id))
-            if options.after < topic.head_seq:
+            if options.after < topic.records.head_seq:
                 self._urge()
             return
         respond(_answer(topic, request))
@@ -168,8 +168,8 @@ class Pulls:
 
 def forwardable(topic: Topic, head: int | None = None) -> int:
     """The last seq up to `head` that routers may copy: any visible one of an `ephemeral` topic, else one on disk."""
-    head = topic.head_seq if head is None else head
-    return head if topic.config.durability.final_when_visible else min(topic.durable_head, head)
+    head = topic.records.head_seq if head is None else head
+    return head if topic.config.durability.final_when_visible else min(topic.position.durable_head, head)
 
 
 def _answer(topic: Topic, request: Request[operations.Pull]) -> Reply:
@@ -177,7 +177,7 @@ def _answer(topic: Topic, request: Request[operations.Pull]) -> Reply:
     found: list[Piece] = []
     upto = after
     if after < head:
-        found, upto = topic.pieces(after + 1, head, PULL_RECORDS, PULL_BYTES)
+        found, upto = topic.records.sequence.pieces(after + 1, head, PULL_RECORDS, PULL_BYTES)
     frames = [encode_batch(p.columns, topic.id, p.first_seq, deleted=p.flags) for p in _joined(found)]
     settled = not topic.deferred and (topic.lane is None or topic.lane.settled)
     extra = operations.Pulled(after, upto, head, tuple(_lost(topic, after, upto)), settled)
@@ -210,9 +210,9 @@ def _one(run: list[Piece]) -> Piece:
 def _lost(topic: Topic, after: int, upto: int) -> list[tuple[int, int]]:
     """Ranges in (after, upto] that the topic lost, or never received because its own source had lost them."""
     ranges = []
-    if after + 1 < topic.evict_floor:
-        ranges.append((after + 1, min(topic.evict_floor - 1, upto)))
-    ranges += [(max(first, after + 1), min(last, upto)) for first, last, _ in topic.gaps.ranges]
+    if after + 1 < topic.records.losses.evict_floor:
+        ranges.append((after + 1, min(topic.records.losses.evict_floor - 1, upto)))
+    ranges += [(max(first, after + 1), min(last, upto)) for first, last, _ in topic.records.gaps.ranges]
     return [(first, last) for first, last in ranges if first <= last]
 
 

@@ -42,7 +42,7 @@ deletion can remove the files that the catalog before the last one refers to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -84,8 +84,10 @@ class Filled(Protocol):
 
     counted_in: int
     """Number of the checkpoint for which space for its files is counted."""
-    segments: list[Segment]
-    """Its files."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Its files."""
 
 
 class Space:

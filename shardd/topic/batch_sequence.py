@@ -3,13 +3,14 @@
 A batch is stored as the frame it was written in and decoded when it is read. Small batches are merged as they age, 32
 at a time and at most twice. So the cost of a topic is per thousand records, independent of the size of the writes.
 
-`shardd.topic.topic` decides which records are live. It counts them, and cuts and flags the batches.
+`shardd.topic.records` decides which records are live. It counts them, and cuts and flags the batches.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
@@ -18,27 +19,17 @@ from shardd.topic.piece import Piece
 MERGE_FAN = 32
 
 
+@dataclass(slots=True)
 class Slice:
     """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are. With
     `places`, it is the records at these positions, which are live, and there is no mask."""
 
-    __slots__ = ("columns", "first_seq", "mask", "places", "start", "stop")
-
-    def __init__(
-        self,
-        columns: Columns,
-        first_seq: int,
-        start: int,
-        stop: int,
-        mask: bytes | None,
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self.columns = columns
-        self.first_seq = first_seq
-        self.start = start
-        self.stop = stop
-        self.mask = mask
-        self.places = places
+    columns: Columns
+    first_seq: int
+    start: int
+    stop: int
+    mask: bytes | None
+    places: Sequence[int] | None = None
 
 
 class BatchSequence:
@@ -138,7 +129,7 @@ class BatchSequence:
                 yield self.batches[place]
 
     def window(self, start_seq: int, limit: int, budget: int, upto: int) -> tuple[list[Slice], int]:
-        """As `Topic.window`, where there is no gap up to `upto`."""
+        """As `Records.window`, where there is no gap up to `upto`."""
         slices: list[Slice] = []
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
@@ -172,24 +163,36 @@ class BatchSequence:
                 return slices, batch.first_seq + end - 1
         return slices, upto
 
-    def chosen(self, seqs: Sequence[int]) -> list[Slice]:
-        """The live ones of the records with these seqs, which are ascending and distinct. Raises `SegmentError`."""
-        slices: list[Slice] = []
+    def places_of(self, seqs: Sequence[int]) -> Iterator[tuple[Batch, list[int]]]:
+        """The batches with these seqs, which are ascending and distinct, each with the positions of its own. Leaves out
+        seqs that no batch has."""
         at = 0
         while at < len(seqs):
             place = self.place(seqs[at])
-            batch = self.batches[max(place, 0)] if self.batches else None
-            if batch is None or place < 0 or seqs[at] > batch.last_seq:
-                at += 1
-                continue
-            end = bisect_right(seqs, batch.last_seq, at)
-            if places := batch.live_at([seq - batch.first_seq for seq in seqs[at:end]]):
-                slices.append(Slice(batch.columns(), batch.first_seq, places[0], places[-1] + 1, None, places))
-            at = end
-        return slices
+            if place >= 0 and seqs[at] <= (last := self.batches[place].last_seq):
+                end = bisect_right(seqs, last, at)
+                first = self._firsts[place]
+                yield self.batches[place], [seq - first for seq in seqs[at:end]]
+                at = end
+            elif place + 1 == len(self.batches):
+                return
+            else:
+                at = bisect_left(seqs, self._firsts[place + 1], at)
+
+    def chosen(self, seqs: Sequence[int]) -> list[Slice]:
+        """The live ones of the records with these seqs, which are ascending and distinct. Raises `SegmentError`."""
+        return [
+            Slice(batch.columns(), batch.first_seq, places[0], places[-1] + 1, None, places)
+            for batch, asked in self.places_of(seqs)
+            if (places := batch.live_at(asked))
+        ]
 
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
-        """As `Topic.pieces`."""
+        """Records from `start_seq` to `upto` as their batches have them, deleted ones with their flags.
+
+        Returns about `limit` records and `budget` bytes at most, but at least one record if there is any; and the last
+        seq that was examined. Raises `SegmentError`.
+        """
         found: list[Piece] = []
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
 from shardd.topic import name_ranges
-from shardd.topic.topic import Topic, Totals, hold
+from shardd.topic.records import Totals
+from shardd.topic.topic import Topic, hold
 from shardd.topic.watch_session import Sessions
 
 
@@ -60,7 +61,7 @@ class Directory:
                 hold(topic)
             elif topic.lane is None or topic.lane.settled:
                 self.complete(topic, now_ms, boot_id)
-            topic.durable_head = topic.head_seq
+            topic.position.on_device(topic.records.head_seq)
         self.sessions.woken(now_ms)
         self.assigned = dict(self.visible)
         self.totals.written = 0
@@ -68,29 +69,27 @@ class Directory:
     def complete(self, topic: Topic, now_ms: int, boot_id: str | None) -> bool:
         """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have
         had."""
-        head = topic.head_seq
+        head = topic.records.head_seq
         if boot_id is None:
             pass
         elif not topic.config.durability.lasts:
-            topic.lose_tail(topic.ceiling)
-            topic.logged_seq = topic.head_seq
-        elif topic.config.durability.reserves_per_boot and topic.reserved_in not in ("", boot_id):
-            topic.skip(topic.ceiling + 1)
-        topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
-        topic.durable_head = topic.head_seq
+            topic.lose_tail(topic.position.ceiling)
+            topic.position.logged_upto(topic.records.head_seq)
+        elif topic.config.durability.reserves_per_boot and topic.position.reserved_in not in ("", boot_id):
+            topic.skip(topic.position.ceiling + 1)
+        topic.position.used(topic.records.head_seq)
+        topic.position.on_device(topic.records.head_seq)
         if topic.queue is not None:
-            topic.queue.settle(topic.floor, -1, topic.alive)  # rows may be older than deletions
+            topic.queue.settle(topic.records.floor, -1, topic.records.alive)  # rows may be older than deletions
             topic.queue.shift(-max(topic.queue.rows_at - now_ms, 0))
-        topic.ahead_ms = max(topic.last_ts - now_ms, 0)
+        topic.position.clock_set(now_ms)
         self.expire_topic(topic, now_ms)
-        return topic.head_seq > head
+        return topic.records.head_seq > head
 
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic
         self.by_id[topic.id] = topic
-        topic.totals = self.totals
-        self.totals.records += topic.records
-        self.totals.bytes += topic.bytes
+        topic.records.count_in(self.totals)
         insort(self._names, topic.name)
         self.renamed(topic.name)
 
@@ -101,9 +100,7 @@ class Directory:
         assert self._names[at] == topic.name
         del self._names[at]
         self.renamed(topic.name)
-        self.totals.records -= topic.records
-        self.totals.bytes -= topic.bytes
-        topic.totals = Totals()
+        topic.records.count_in(Totals())
         self.graveyard.append(topic)
 
     def replace(self, topic: Topic, other: Topic) -> None:
@@ -164,7 +161,7 @@ class Directory:
         """The clock was set ahead by `ms`. Moves leases, delays, keys and sessions with it, so that they last as long
         as before."""
         for topic in self.visible.values():
-            topic.ahead_ms = max(topic.ahead_ms - ms, 0)
+            topic.position.clock_jumped(ms)
             topic.catalogued = None
             topic.keys.shift(ms)
             if topic.queue is not None:
@@ -174,4 +171,4 @@ class Directory:
     def expire_topic(self, topic: Topic, now_ms: int) -> None:
         topic.expire(now_ms)
         if topic.keys:
-            topic.keys.expire(now_ms + topic.ahead_ms - topic.config.idempotency_window_ms)
+            topic.keys.expire(now_ms + topic.position.ahead_ms - topic.config.idempotency_window_ms)

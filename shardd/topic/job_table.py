@@ -83,7 +83,7 @@ class Queue:
         self.rows_at = 0
         """Time of the newest row that was read back, in ms."""
         self.holes = 0
-        """`Topic.holes` when the entries were last compared with the records."""
+        """`Records.holes` when the entries were last compared with the records."""
         self.reasons: OrderedDict[int, str] = OrderedDict()
         """Why attempts failed, by seq: what the last nack told that gave a reason."""
         self._counts = [0] * len(State)

@@ -98,7 +98,7 @@ class World:
         topic = self.rng.choice(["b", "c", "d", "dead", "other", "a"])
         there = self.net.of(topic).shard.directory.visible.get(topic)
         if there is not None:
-            before = self.rng.randint(1, there.head_seq + 1)
+            before = self.rng.randint(1, there.records.head_seq + 1)
             if topic == "a":  # records that are not copied yet stay
                 lanes = [self.net.topic(name).lane for name in DESTS]
                 before = min(before, *(lane.cursor + 1 for lane in lanes if lane is not None))
@@ -226,7 +226,7 @@ def live(seed: int, steps: int) -> None:
         each.shard.commits.sync_now()
         promises = each.shard._staging.promises
         assert (promises.booked, promises.apart) == (0, 0)
-    head = world.net.topic("a").head_seq
+    head = world.net.topic("a").records.head_seq
     assert {name: lane.cursor for name, lane in lanes.items() if lane is not None} == dict.fromkeys(DESTS, head)
     assert len(world.net.of("q").shard.mover) == 0
 

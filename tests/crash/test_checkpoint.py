@@ -27,9 +27,9 @@ def state(shard: Harness) -> State:
     """The live records, head and evict floor of each topic."""
     found: State = {}
     for name, topic in sorted(shard.shard.directory.visible.items()):
-        records = [(r["$seq"], r["data"]) for r in shard.everything(name)] if topic.records else []
-        found[name] = (records, topic.head_seq, topic.evict_floor)
-        assert topic.records == len(records)
+        records = [(r["$seq"], r["data"]) for r in shard.everything(name)] if topic.records.count else []
+        found[name] = (records, topic.records.head_seq, topic.records.losses.evict_floor)
+        assert topic.records.count == len(records)
     return found
 
 
@@ -242,5 +242,5 @@ def test_records_beyond_the_cache_are_read_from_their_files() -> None:
         shard.append("a", *range(i, i + 10))
     shard.shard.commits.sync_now()
     shard.shard.checkpoint_now()
-    assert all(batch.buffer is None for batch in shard.shard.directory.find("a").batches)
+    assert all(batch.buffer is None for batch in shard.shard.directory.find("a").records.batches)
     assert [r["data"] for r in shard.everything("a")] == list(range(1000))

@@ -335,10 +335,11 @@ def run(case: Case, made: Callable[[], Harness], stride: int, first: int = 1) ->
                     continue
                 assert not harmed(before, of(h)), injector.where
                 topics = h.shard.directory.visible.values()
-                records, size = sum(topic.records for topic in topics), sum(topic.bytes for topic in topics)
+                found = [topic.records for topic in topics]
+                records, size = sum(each.count for each in found), sum(each.bytes for each in found)
                 assert h.shard.directory.counters() == (len(topics), records, size), injector.where
-                for topic in topics:
-                    assert topic.records == sum(batch.live for batch in topic.batches), injector.where
+                for each in found:
+                    assert each.count == sum(batch.live for batch in each.batches), injector.where
         at += stride
 
 

@@ -61,7 +61,7 @@ def disk_of(shard: Harness) -> FaultDisk:
 
 
 def heads(shard: Harness) -> dict[str, int]:
-    return {name: topic.head_seq for name, topic in shard.shard.directory.visible.items()}
+    return {name: topic.records.head_seq for name, topic in shard.shard.directory.visible.items()}
 
 
 def carry_out(shard: Harness, disk: FaultDisk, cuts: Cuts) -> dict[str, dict[str, Any]]:

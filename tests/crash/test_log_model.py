@@ -474,11 +474,11 @@ class Machine(RuleBasedStateMachine):
                 topic = self.shard.shard.directory.visible.get(name)
                 # Records lost with the machine may have used seqs: the topic goes on after all possible ones.
                 jumps = survival != "process" and log.config.durability == "disk" and topic is not None
-                if jumps and log.head < topic.head_seq <= log.head + 2 * BLOCK:
-                    log.head = topic.head_seq
+                if jumps and log.head < topic.records.head_seq <= log.head + 2 * BLOCK:
+                    log.head = topic.records.head_seq
                 vague = vague or bool(log.eras)
                 if topic is not None:
-                    log.stopped(topic.head_seq, topic.earliest_seq, survival, kept)
+                    log.stopped(topic.records.head_seq, topic.records.floor, survival, kept)
                 log.expire(self.now)
             if not kept or vague:
                 yield found

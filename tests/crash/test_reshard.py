@@ -57,7 +57,7 @@ def contents(disk: FaultDisk, **limits: Any) -> dict[str, Any]:
                 shard.everything(name),
                 {key: state[key] for key in ("head_seq", "earliest_seq", "count", "bytes", "config", "last_write_ts")},
                 topic.epoch,
-                topic.evict_floor,
+                topic.records.losses.evict_floor,
                 shard.call("cursor_get", name, cursor="me")["seq"],
                 shard.call("append", name, {"records": [{"data": 0}], "idempotency_key": "k15"})["deduped"],
             )

@@ -389,7 +389,7 @@ def test_a_failed_sync_takes_copies_back_with_the_write_before_them(net: Net) ->
     ident = shard.send("append", b, {"records": [{"data": "fsynced"}]})
     shard.shard.flush()
     net.step(b)
-    assert net.topic(b).head_seq == 0, "visible before the write in front of it"
+    assert net.topic(b).records.head_seq == 0, "visible before the write in front of it"
     assert isinstance(shard.disk, FaultDisk)
     shard.disk.fail["sync"] = OSError(5, "Input/output error")
     shard.disk.fail["create"] = OSError(28, "No space left on device")
@@ -398,7 +398,7 @@ def test_a_failed_sync_takes_copies_back_with_the_write_before_them(net: Net) ->
     assert ident in shard.replies
     lane = net.topic(b).lane
     assert lane is not None
-    assert (net.topic(b).next_seq, lane.cursor, lane.unpinned) == (1, 0, False)
+    assert (net.topic(b).position.next_seq, lane.cursor, lane.unpinned) == (1, 0, False)
 
 
 # Chains, trees and cycles
@@ -495,7 +495,7 @@ class World:
         elif kind < 0.75 and topic in self.edges:
             if rng.random() < 0.7:
                 net.sync()
-            net.step(topic, rng.choice((None, None, net.topic(self.edges[topic]).head_seq - 1)))
+            net.step(topic, rng.choice((None, None, net.topic(self.edges[topic]).records.head_seq - 1)))
         elif kind < 0.80:
             net.settle()
         elif kind < 0.85:
@@ -503,7 +503,7 @@ class World:
         elif kind < 0.88 and topic in self.edges:
             self.router(topic)
         elif kind < 0.93 and self.losses:
-            head = net.topic(topic).head_seq
+            head = net.topic(topic).records.head_seq
             body = rng.choice(({"match": "x1"}, {"before_seq": max(head - 3, 0)}, {"match": "y", "before_seq": head}))
             net.of(topic).call("delete_records", topic, body)
         elif kind < 0.95 and self.losses:
@@ -561,7 +561,7 @@ def test_with_losses_no_seq_ever_names_another_record(seed: str) -> None:
     for dest, source in world.edges.items():
         lane = world.net.topic(dest).lane
         assert lane is not None
-        assert lane.cursor == world.net.topic(source).head_seq
+        assert lane.cursor == world.net.topic(source).records.head_seq
 
 
 def hash_of(seed: str) -> int:

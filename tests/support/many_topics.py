@@ -23,9 +23,9 @@ def shard_with(topics: int, **limits: Any) -> Harness:
 def state(shard: Harness) -> dict[str, Any]:
     found = {}
     for name, topic in sorted(shard.shard.directory.visible.items()):
-        records = [(r["$seq"], r["data"]) for r in shard.everything(name)] if topic.records else []
+        records = [(r["$seq"], r["data"]) for r in shard.everything(name)] if topic.records.count else []
         cursors = {cursor: at.seq for cursor, at in topic.cursors.items()}
-        found[name] = [records, topic.evict_floor, topic.config, cursors, topic.head_seq]
+        found[name] = [records, topic.records.losses.evict_floor, topic.config, cursors, topic.records.head_seq]
     return found
 
 
@@ -77,15 +77,17 @@ def various(disk: FaultDisk, topics: int = 20) -> Harness:
 
 def inner(shard: Shard) -> dict[str, Any]:
     """The state of the topics that can be read without using them."""
-    return {
-        topic.name: [
-            *(topic.head_seq, topic.floor, topic.records, topic.bytes, topic.last_live, topic.evict_floor),
-            [(b.first_seq, b.count, b.live, b.live_size, bytes(b.mask(b.start, b.count))) for b in topic.batches],
+    found = {}
+    for topic in shard.directory.visible.values():
+        records = topic.records
+        found[topic.name] = [
+            *(records.head_seq, records.floor, records.count, records.bytes),
+            *(records.last_live, records.losses.evict_floor),
+            [(b.first_seq, b.count, b.live, b.live_size, bytes(b.mask(b.start, b.count))) for b in records.batches],
             [(s.first_seq, s.size, s.records, s.frames, s.sealed) for s in topic.segments],
             None if topic.queue is None else topic.queue.dump(everything=True),
         ]
-        for topic in shard.directory.visible.values()
-    }
+    return found
 
 
 def started(disk: FaultDisk, shard: Harness, *, from_files: bool) -> Shard:

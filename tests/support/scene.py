@@ -138,7 +138,7 @@ class Chance:
                 shard.call("delete_records", name, {"match": match, **before})
             elif what < 0.71:
                 topic = shard.shard.directory.visible.get(name)
-                head = topic.head_seq if topic else 0
+                head = topic.records.head_seq if topic else 0
                 shard.call("delete_records", name, {"before_seq": max(head - rng.randrange(30), 0)})
             elif what < 0.78:
                 shard.call("configure", name, rng.choice(CONFIGS[name]))

@@ -154,7 +154,7 @@ class World:
     def delete(self) -> None:
         topic = self.shard.shard.directory.visible[self.name()]
         what = self.rng.choice(
-            [{"match": ["tag", "Eq", f"t{self.rng.randrange(3)}"]}, {"before_seq": topic.earliest_seq + 1}]
+            [{"match": ["tag", "Eq", f"t{self.rng.randrange(3)}"]}, {"before_seq": topic.records.floor + 1}]
         )
         self.shard.send("delete_records", topic.name, what)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardd.storage.errors import SegmentError
-from shardd.topic.topic import Topic
+from shardd.topic.records import Records
 from tests.support.harness import Harness
 
 
@@ -87,11 +87,11 @@ def test_merged_batches_know_the_age_of_each_job(shard: Harness) -> None:
 def test_a_queue_that_cannot_be_read_spoils_nobody_elses_statistics(
     shard: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreadable(self: Topic, *args: Any, **fields: Any) -> Any:
+    def unreadable(self: Records, *args: Any, **fields: Any) -> Any:
         raise SegmentError("q/1.seg: gone")
 
     shard.append("q", 0)
-    monkeypatch.setattr(Topic, "window", unreadable)
+    monkeypatch.setattr(Records, "window", unreadable)
     assert waited(shard) == 0
 
 

@@ -151,7 +151,7 @@ def test_what_was_lost_is_told_as_a_diff_tells_it(scene: Scene, seed: int) -> No
         for name, topic in sorted(scene.shard.shard.directory.visible.items()):
             seq = place[name].seq if name in place and place[name].epoch == topic.epoch else 1
             gap = scene.shard.diff(name, seq - 1).get("tombstone")
-            if gap is not None and seq <= topic.head_seq:
+            if gap is not None and seq <= topic.records.head_seq:
                 assert gap["reason"] != "recreated"
                 expected.append((name, gap["gap_from"], gap["gap_to"], gap["reason"]))
         if query.batch():

@@ -33,13 +33,13 @@ def test_seqs_count_as_given_up_only_when_the_last_topic_has_its_copies() -> Non
     topic, restoring = shard.shard.directory.visible["a"], shard.shard.restoring
     done: list[int] = []
     restoring.restored = False
-    before = topic.next_seq
-    restoring.give_seqs_up(lambda: done.append(topic.next_seq))
-    assert topic.next_seq > before, "it lacks nothing"
+    before = topic.position.next_seq
+    restoring.give_seqs_up(lambda: done.append(topic.position.next_seq))
+    assert topic.position.next_seq > before, "it lacks nothing"
     assert not done
-    skipped = topic.next_seq
+    skipped = topic.position.next_seq
     restoring.ended(["a", "gone"])
-    assert done == [topic.next_seq]
-    assert topic.next_seq > skipped
+    assert done == [topic.position.next_seq]
+    assert topic.position.next_seq > skipped
     restoring.ended(["a"])
     assert len(done) == 1, "and once"

@@ -27,7 +27,7 @@ def unsynced(shard: Harness, *data: Any) -> int:
     shard.shard.flush()
     reply: Any = shard.replies[sent]
     assert reply.error is None
-    return shard.shard.directory.visible["a"].head_seq
+    return shard.shard.directory.visible["a"].records.head_seq
 
 
 def head(shard: Harness) -> int:
@@ -166,6 +166,6 @@ def test_the_blocks_of_a_busy_ephemeral_topic_grow_until_syncs_are_rare() -> Non
     ceilings = set()
     for _ in range(300):
         shard.append("e", *range(1000))
-        ceilings.add(topic.ceiling)
-    assert topic.block == BLOCK
+        ceilings.add(topic.position.ceiling)
+    assert topic.position.block == BLOCK
     assert len(ceilings) <= 14

@@ -30,7 +30,7 @@ def test_what_the_catalog_knows_is_what_the_files_have(seed: int) -> None:
         elif what == 1:
             shard.reply("delete_records", name, {"match": rng.choice("abc")})
         elif what == 2:
-            head = shard.shard.directory.visible[name].head_seq if name in shard.shard.directory.visible else 0
+            head = shard.shard.directory.visible[name].records.head_seq if name in shard.shard.directory.visible else 0
             shard.reply("delete_records", name, {"before_seq": rng.randrange(head + 2)})
         elif what == 3:
             shard.shard.checkpoint_now()

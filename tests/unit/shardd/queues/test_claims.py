@@ -11,7 +11,7 @@ import pytest
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.storage.errors import SegmentError
-from shardd.topic.topic import Topic
+from shardd.topic.batch_sequence import BatchSequence
 from tests.support.asked import said
 from tests.support.harness import FakeClock, Harness
 from tests.support.queues import claim, counters, got, hold, pushed, queue, restarted, send_claim, seqs, take
@@ -96,7 +96,7 @@ def test_jobs_that_could_not_be_read_are_offered_again(shard: Harness, where: st
         raise SegmentError("too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Topic, where, broken)
+        patch.setattr(BatchSequence, where, broken)
         with pytest.raises(TopicsError):
             claim(shard)
     assert counters(shard) == (6, 0)

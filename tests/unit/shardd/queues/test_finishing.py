@@ -235,15 +235,15 @@ def test_a_refused_read_of_the_jobs_undoes_the_ack() -> None:
     shard = queue(*range(4), leases_durable=True)
     claim(shard)
     topic = shard.shard.directory.find("q")
-    window = topic.window
+    window = topic.records.window
 
     def broken(*_: Any, **__: Any) -> Any:
         raise SegmentError("damaged")
 
-    topic.window = broken  # type: ignore[method-assign]
+    topic.records.window = broken  # type: ignore[method-assign]
     with pytest.raises(TopicsError):
         claim(shard, most=2, ack={"seqs": [1]})
-    topic.window = window  # type: ignore[method-assign]
+    topic.records.window = window  # type: ignore[method-assign]
     assert (counters(shard), left(shard)) == ((3, 1), [1, 2, 3, 4])
     assert claim(shard, ack={"seqs": [1]})["ack"] == {"acked": 1, "skipped": []}
 
