@@ -107,7 +107,9 @@ def _load_last_write(topic: Topic, ts_ms: int | None) -> None:
     topic.last_write_ts = ts_ms
 
 
-def _position(name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False) -> Field[Any]:
+def _position(
+    name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False
+) -> Field[Any]:
     """A field of the topic's position."""
 
     def load(topic: Topic, value: Any) -> None:

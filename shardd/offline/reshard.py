@@ -162,8 +162,9 @@ class Reshard:
                 self._rename(self._data / name, aside)
             if fresh:
                 self._rename(self._staging / name, self._data / name)
-        for path in (self._data, self._staging):
-            self._disk.sync_dir(path)
+        self._disk.sync_dir(self._data)
+        if self._staging.name in self._disk.list(self._data):  # else an attempt that died in step 5 removed it
+            self._disk.sync_dir(self._staging)
 
     def _rename(self, source: Path, target: Path) -> None:
         self._disk.replace(source, target)

@@ -47,11 +47,13 @@ def stored() -> tuple[Harness, FaultDisk]:
 
 
 def gone(disk: FaultDisk, which: Callable[[Path], bool]) -> dict[Path, Node]:
-    """Remove files from the disk. Returns their nodes."""
+    """Remove files, and folders that fit, from the disk. Returns the nodes of the files."""
     taken = {path: disk.names.pop(path) for path in [p for p in disk.names if which(p)]}
     assert taken
     for path in taken:
         disk.durable.pop(path, None)
+    for dirs in (disk.dirs, disk.unsynced_dirs):
+        dirs -= {path for path in dirs if which(path)}
     return taken
 
 

@@ -7,6 +7,7 @@ maps a call's number to its fault: an `OSError` to raise, or an int, the bytes t
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,34 +35,43 @@ class FaultFile:
         self._disk = disk
         self._node = node
         self._name = name
+        self._closed = False
+
+    def _call(self, what: str) -> OSError | int | None:
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", self._name)
+        return self._disk.call(what, self._name)
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
-        fault = self._disk.call("write", self._name)
+        fault = self._call("write")
         if isinstance(fault, int):
             data = data[:fault]
         room = self._disk.room()
         if data and not room:
-            raise OSError(28, "no space left on device", self._name)
+            raise OSError(errno.ENOSPC, "no space left on device", self._name)
         data = data[:room]
         self._node.data += data
         return len(data)
 
     def write_at(self, offset: int, data: bytes) -> None:
-        if isinstance(self._disk.call("write_at", self._name), int):
+        if isinstance(self._call("write_at"), int):
             raise OSError(5, "short write in place")
         self._node.data[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        self._disk.call("sync", self._name)
+        self._call("sync")
         self._node.synced = bytes(self._node.data)
 
     def truncate(self, size: int) -> None:
-        self._disk.call("truncate", self._name)
+        self._call("truncate")
         del self._node.data[size:]
+        self._node.data += bytes(size - len(self._node.data))
 
     def close(self) -> None:
-        pass
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", self._name)
+        self._closed = True
 
 
 class FaultDisk:
@@ -137,6 +147,8 @@ class FaultDisk:
         return f"boot {self.boot}"
 
     def make_dir(self, path: Path) -> None:
+        if path in self.names:
+            raise FileExistsError(errno.EEXIST, "is no directory", str(path))
         # What is at the top is there when the machine is set up: a data directory, a cold one.
         unknown = [each for each in (path, *path.parents) if each not in self.dirs and len(each.parts) > 2]
         missing = [each for each in unknown if not _below(self.names, each)]
@@ -146,11 +158,14 @@ class FaultDisk:
             self.unsynced_dirs.update(missing)
 
     def list(self, path: Path) -> list[str]:
+        if path in self.names:
+            raise NotADirectoryError(errno.ENOTDIR, "is no directory", str(path))
         depth = len(path.parts)
-        return sorted({p.parts[depth] for paths in (self.names, self.allotments) for p in _below(paths, path)})
+        found: tuple[Iterable[Path], ...] = (self.names, self.allotments, self.dirs)
+        return sorted({p.parts[depth] for paths in found for p in _below(paths, path)})
 
     def size(self, path: Path) -> int:
-        return len(self._node(path).data)
+        return self.allotments[path][0] if path in self.allotments else len(self._node(path).data)
 
     def free(self, path: Path) -> int:
         return self.free_bytes if self.capacity is None else max(self.capacity - self.used, 0)
@@ -164,24 +179,34 @@ class FaultDisk:
 
     def allot(self, path: Path, size: int) -> None:
         self.call("allot", path.name)
-        if size - self.allotments.get(path, (0, 0))[1] > self.room():
-            raise OSError(28, "no space left on device", str(path))
+        _, held = self.allotments.setdefault(path, (0, 0))
+        if size <= 0:
+            raise OSError(errno.EINVAL, "nothing to allocate", str(path))
+        if size - held > self.room():
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
         self.allotments[path] = (size, size)
 
     def vacate(self, path: Path) -> None:
         self.call("vacate", path.name)
-        self.allotments[path] = (self.allotments[path][0], 0)
+        self.allotments[path] = (self.allotted(path)[0], 0)
 
     def allotted(self, path: Path) -> tuple[int, int]:
+        if path not in self.allotments:
+            raise _missing(path)
         return self.allotments[path]
+
+    def _is_dir(self, path: Path) -> bool:
+        return len(path.parts) <= 2 or path in self.dirs or any(path in each.parents for each in self.names)
 
     def _node(self, path: Path) -> Node:
         if path not in self.names:
-            raise FileNotFoundError(2, "no such file", str(path))
+            raise _missing(path)
         return self.names[path]
 
     def create(self, path: Path) -> FaultFile:
         self.call("create", path.name)
+        if not self._is_dir(path.parent):
+            raise _missing(path)
         node = self.names.get(path)
         if node is None:
             node = self.names[path] = Node()
@@ -206,10 +231,11 @@ class FaultDisk:
         if source in self.names:
             self.names[target] = self.names.pop(source)
             return
-        inside = _below(self.names, source)
-        assert inside, "nothing to rename"
-        assert not _below(self.names, target), "the name is taken"
-        for path in inside:
+        if not self._is_dir(source):
+            raise _missing(source)
+        if _below(self.names, target) or _below(self.dirs, target):
+            raise OSError(errno.ENOTEMPTY, "the name is taken", str(target))
+        for path in _below(self.names, source):
             self.names[target / path.relative_to(source)] = self.names.pop(path)
         for path in [p for p in self.dirs if p == source] + _below(self.dirs, source):
             self.dirs.discard(path)
@@ -236,6 +262,8 @@ class FaultDisk:
 
     def sync_dir(self, path: Path) -> None:
         self.call("sync_dir", path.name)
+        if not self._is_dir(path):
+            raise _missing(path)
         self.unsynced_dirs -= {p for p in self.unsynced_dirs if p.parent == path}
         for name in [p for p in self.durable if p.parent == path and p not in self.names]:
             del self.durable[name]
@@ -248,6 +276,10 @@ class FaultDisk:
             if source.parent == path:
                 for p in [p for p in _below(self.durable, source) if p not in self.names]:
                     del self.durable[p]
+
+
+def _missing(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "no such file or directory", str(path))
 
 
 def _below(paths: Iterable[Path], directory: Path) -> list[Path]:

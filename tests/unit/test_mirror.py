@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests" / "unit"
 DECIDES = 5
 """A module with as many branches as this decides something."""
-MIRRORED = 0.62
+MIRRORED = 0.8
 """The least share of the modules that decide something with a test of their own."""
 WITHOUT: set[str] = {
     "gateway/api/forwarding.py",
@@ -21,20 +21,13 @@ WITHOUT: set[str] = {
     "gateway/observe/exchange.py",
     "gateway/observe/families.py",
     "gateway/process.py",
-    "gateway/protocols/rog.py",
-    "gateway/protocols/walrus.py",
     "gateway/server/asgi.py",
-    "gateway/server/http1_request.py",
-    "gateway/server/http2_stream.py",
     "gateway/server/listener.py",
     "gateway/server/pages.py",
-    "gateway/streams/hub.py",
     "gateway/streams/prefix_feed.py",
     "gateway/streams/sse.py",
     "gateway/streams/stream.py",
-    "gateway/streams/topic_feed.py",
     "gateway/streams/watch_request.py",
-    "gateway/streams/watch_sessions.py",
     "packages/topics-client/topics_client/client.py",
     "packages/topics-client/topics_client/items.py",
     "proto/process/fork_server.py",
@@ -45,47 +38,28 @@ WITHOUT: set[str] = {
     "pyspark_topics/jobs/picture.py",
     "pyspark_topics/jobs/replay.py",
     "pyspark_topics/jobs/store.py",
-    "pyspark_topics/lake/checkpoint.py",
     "pyspark_topics/lake/deltars.py",
-    "pyspark_topics/logfile.py",
-    "pyspark_topics/plan.py",
-    "pyspark_topics/replay.py",
-    "pyspark_topics/replica.py",
-    "pyspark_topics/rows.py",
-    "pyspark_topics/segment.py",
-    "pyspark_topics/topic.py",
     "shardd/changes/transactions.py",
     "shardd/checkpoint/adopt.py",
     "shardd/checkpoint/write.py",
-    "shardd/delivery/parked_reads.py",
     "shardd/offline/__main__.py",
     "shardd/offline/offline_routers.py",
     "shardd/offline/reshard.py",
     "shardd/offline/rewind.py",
     "shardd/offline/salvage.py",
     "shardd/operations/append.py",
-    "shardd/operations/append_checks.py",
     "shardd/process/bucket.py",
-    "shardd/queues/dead_letter_meta.py",
-    "shardd/queues/job_deletion.py",
-    "shardd/queues/job_requests.py",
     "shardd/recovery/quarantine.py",
     "shardd/recovery/replay.py",
-    "shardd/recovery/wal_scan.py",
-    "shardd/replication/browse.py",
     "shardd/replication/checkpoint_files.py",
     "shardd/replication/log_reader.py",
     "shardd/replication/objects.py",
-    "shardd/routers/copier.py",
     "shardd/routers/copy_plan.py",
     "shardd/routers/copy_recovery.py",
     "shardd/routers/router_operations.py",
     "shardd/routers/source.py",
-    "shardd/storage/catalog.py",
-    "shardd/storage/lost.py",
     "shardd/storage/segment.py",
     "shardd/storage/wal.py",
-    "shardd/topic/directory.py",
     "shardd/topic/topic.py",
     "supervisor/cli/commands/backup.py",
     "supervisor/cli/commands/bench.py",
@@ -93,19 +67,12 @@ WITHOUT: set[str] = {
     "supervisor/cli/commands/context.py",
     "supervisor/cli/commands/doctor.py",
     "supervisor/cli/commands/offline.py",
-    "supervisor/cli/commands/queues.py",
     "supervisor/cli/commands/read.py",
     "supervisor/cli/commands/replica.py",
-    "supervisor/cli/commands/routers.py",
     "supervisor/cli/commands/salvage.py",
-    "supervisor/cli/commands/status.py",
-    "supervisor/cli/commands/topics.py",
     "supervisor/cli/commands/transfer.py",
     "supervisor/cli/remote.py",
-    "supervisor/client/rog_client.py",
     "supervisor/client/transfer.py",
-    "supervisor/client/walrus_client.py",
-    "supervisor/process/child.py",
 }
 """Modules that decide something and have no test of their own. A new one has; who writes one for these takes it off."""
 
@@ -162,4 +129,4 @@ def test_modules_that_decide_something_have_a_test_of_their_own() -> None:
 
 
 def test_most_modules_that_decide_something_have_one() -> None:
-    assert len(WITHOUT) <= (1 - MIRRORED) * len(deciding())
+    assert len(deciding()) - len(WITHOUT) >= MIRRORED * len(deciding())

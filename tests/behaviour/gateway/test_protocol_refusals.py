@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from proto.ipc.message import Message, Reply, Request
-from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_found
+from proto.model.errors import TopicsError
 from proto.wire import rog, walrus
 from tests.support.gateway_stage import Script, stage
 
@@ -33,19 +33,6 @@ async def rog_says(script: Script, *commands: rog.Command) -> list[str]:
 
 
 ALL = (walrus.Register("t"), walrus.Put("t", "x"), walrus.Get("t"), walrus.StateCommand("t"))
-
-
-async def test_walrus_clients_know_when_to_try_again() -> None:
-    for error in (not_ready("shard 0 is starting"), TopicsError(ErrorCode.SHUTTING_DOWN, "bye")):
-        for said in await walrus_says(failing(error), *ALL):
-            assert said.startswith("ERR NotLeaderForPartition")
-
-
-async def test_walrus_errors_have_one_line_and_say_why() -> None:
-    full = TopicsError(ErrorCode.TOPIC_FULL, 'topic "t" is full:\nit holds 5 of 5 records')
-    assert await walrus_says(failing(full), walrus.Put("t", "x")) == ['ERR topic "t" is full: it holds 5 of 5 records']
-    for said in await walrus_says(failing(topic_not_found("t")), *ALL[1:]):
-        assert said == "ERR unknown topic"
 
 
 async def test_an_answer_that_makes_no_sense_ends_no_connection() -> None:
@@ -88,15 +75,3 @@ async def test_what_is_written_is_exactly_what_http_would_write() -> None:
     assert (publish.op, publish.topic) == ("append", "log:1")
     assert b'"records":[{"data":"AP8=","meta":{"encoding":"base64"}}]' in publish.body
     assert b'"config":{"durability":"fsync"}' in publish.body
-
-
-async def test_a_create_that_fails_halfway_is_no_log() -> None:
-    def script(request: Request) -> list[Message]:
-        if request.op == "configure" and request.topic == "log:2":
-            error = TopicsError(ErrorCode.THROTTLED, "there are as many topics as TOPICS_MAX_TOPICS allows")
-            return [Reply(request.id, error=error)]
-        assert request.op != "log_create"
-        return [Reply(request.id, extra={"partitions": 0})]
-
-    (said,) = await rog_says(script, rog.Create("log", 4))
-    assert "TOPICS_MAX_TOPICS" in said

@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio.testing
 
-from gateway.admission.slots import cap_reached
 from gateway.streams.sse import EventStream
 from gateway.streams.subscription import Item
 from gateway.streams.websocket_commands import SocketStream
-from proto.ipc.message import Message, Reply, Request
-from tests.support.gateway_stage import Answer, Client, Script, Stage, key, stage, until
+from tests.support.gateway_stage import Answer, Client, Stage, key, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import RealShard, start_real
 from tests.support.websocket import UPGRADE
@@ -221,30 +219,6 @@ async def test_what_is_counted_is_what_there_is_however_making_it_ended(
                 assert (await client.ask(method, target, content)).status == 201
 
 
-async def test_one_key_cannot_take_all_watch_sessions() -> None:
-    caps = {"max_watch_sessions": 5, "max_watch_sessions_per_key": 2}
-    async with stage(keys=[key("one"), key("two"), key("three")], **caps) as there, there.client() as client:
-        harness = Harness(**caps, watch_session_ttl_ms=1000)
-        harness.append("a", 1)
-        await start_real(there, harness)
-
-        async def make(headers: dict[str, str]) -> Answer:
-            return await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers)
-
-        for each in (ONE, ONE):
-            assert (await make(each)).status == 200
-        refused(await make(ONE), "max_watch_sessions_per_key", 2)
-        for each in (TWO, TWO, THREE):
-            assert (await make(each)).status == 200
-        refused(await make(TWO), "max_watch_sessions_per_key", 2)
-        refused(await make(THREE), "max_watch_sessions", 5)
-        await start_real(there, harness.restarted(), incarnation=3)
-        refused(await make(ONE), "max_watch_sessions_per_key", 2)
-        harness = there.shards[0].harness  # type: ignore[attr-defined]
-        harness.clock.advance(2000)
-        assert (await make(ONE)).status == 200, "the others have ended"
-
-
 async def test_one_key_cannot_take_all_cursors_of_a_topic() -> None:
     keys = [key("one"), key("two")]
     async with stage(keys=keys, max_cursors_per_topic=5) as there, there.client() as client:
@@ -281,28 +255,3 @@ async def test_without_keys_a_client_may_make_every_cursor_of_a_topic() -> None:
             assert (await client.ask("PUT", f"/v0/topics/a/cursors/{name}", b'{"seq":1}')).status == 200
         refused(await client.ask("PUT", "/v0/topics/a/cursors/c", b'{"seq":1}'), "max_cursors_per_topic", 2)
         assert {cursor.maker for cursor in harness.shard.directory.find("a").cursors.values()} == {b""}
-
-
-async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
-    owned = [0, 0]
-
-    def script(index: int) -> Script:
-        def answer(request: Request) -> list[Message]:
-            if request.op == "watch_resolve":
-                topics = dict.fromkeys(request.options.names, (1, 0, 1))
-                return [Reply(request.id, extra={"topics": topics})]
-            if request.op == "session_make":
-                if owned[index] + 1 > request.options.most_owned:
-                    error = cap_reached("max_watch_sessions_per_key", 3, "wait")
-                    return [Reply(request.id, error=error)]
-                owned[index] += 1
-            return [Reply(request.id, extra={"sessions": sum(owned), "owned": owned[index]})]
-
-        return answer
-
-    async with stage(shards=2, keys=[key("one")], max_watch_sessions_per_key=3) as there, there.client() as client:
-        for index, shard in enumerate(there.shards):
-            shard.script = script(index)
-        answers = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE) for _ in range(20)]
-        assert [answer.status for answer in answers].count(200) == sum(owned) == 3
-        refused(answers[-1], "max_watch_sessions_per_key", 3)

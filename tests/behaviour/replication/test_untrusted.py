@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import msgspec
 import pytest
 
-from proto.model.limits import Limits
-from shardd.offline import replica
-from shardd.offline.fetch import fetch
 from shardd.replication import manifests
-from shardd.replication.browse import Browser, Damaged
 from shardd.replication.manifests import File, Head
-from shardd.replication.messages import Restore
 from shardd.replication.names import ShardNames
-from shardd.replication.objects import Objects
-from shardd.standby.closed_log import ClosedLog
-from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 from tests.support.shipped import SMALL, Shipped
 
@@ -56,38 +44,3 @@ PATHS = [
     "",
     ".",
 ]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_manifest_whose_files_lead_elsewhere_writes_nothing(shard: Shipped, path: str, tmp_path: Path) -> None:
-    name, head, files = newest(shard)
-    shard.store.objects[name] = manifests.encode(head, [*files, msgspec.structs.replace(files[0], path=path)])
-    data, standby = tmp_path / "deep" / "data", tmp_path / "deep" / "standby" / "shard-00"
-    data.mkdir(parents=True)
-    standby.mkdir(parents=True)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):
-        list(fetch(RealDisk(), shard.store, data, None, Limits(**SMALL), None))
-    objects = Objects(shard.store, 0, "00" * 16, "other", "", lambda: 0)
-    local = ClosedLog(RealDisk(), standby, objects, 0, Limits(**SMALL))
-    local.open()
-    with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):
-        local.carry(Restore())
-    made = {each.relative_to(tmp_path).as_posix() for each in set(tmp_path.rglob("*")) - set(before)}
-    assert made <= {f"deep/{each}" for each in ("data/shard-00", "data/shard-00/wal", "standby/shard-00/wal")} | {
-        "deep/standby/shard-00/bucket.json"
-    }
-    assert any(name in problem for problem in next(iter(replica.verify(shard.store)))["problems"])
-
-
-def test_no_file_is_written_through_a_link(shard: Shipped, tmp_path: Path) -> None:
-    outside, data = tmp_path / "outside", tmp_path / "data"
-    outside.mkdir()
-    data.mkdir()
-    (data / "topics").symlink_to(outside)
-    with ThreadPoolExecutor(2) as threads:
-        browser = Browser(shard.store, 0, threads)
-        found = browser.manifest(manifests.numbers(shard.store, NAMES)[-1])
-        with pytest.raises(Damaged, match="leads out of"):
-            list(browser.copy_files(found, RealDisk(), data, None, sync=False))
-    assert list(outside.iterdir()) == []

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from supervisor.cli import exact, terminal, top_view
-from supervisor.cli.commands import status
+from supervisor.cli import exact, terminal
 from supervisor.cli.commands.reading import Printer, chosen
 from topics_client import Gap, Record
 
@@ -48,15 +47,6 @@ def test_no_cell_error_or_figure_does(capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr()
     assert (told.out.count("\n"), told.err.count("\n")) == (3, 2)
     assert harmless(told.out + told.err)
-
-
-def test_no_status_of_a_service_does(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"topic": BAD + "[red]", "records_per_s": 1.0, "records": 1, "bytes": 1, "head_seq": 1}]
-    rows[0] |= {"earliest_seq": 1, "lag": None, "queue_ready": None}
-    status._drawing().print(top_view.rendered(terminal.clean(rows)))
-    told = capsys.readouterr().out
-    assert harmless(told)
-    assert "forged" in told
 
 
 def test_only_one_module_prints() -> None:

@@ -12,7 +12,6 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from gateway.api.bodies import MAX_PARAMETERS_BYTES
 from gateway.server.connection import Connection, Http1Request
 from gateway.server.reactor import Drive
 from proto.ipc.message import Message, Parked, Reply, Request
@@ -172,28 +171,6 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert (await client.receive()).json["n"] == 2
 
 
-async def test_bodies_arrive_whole_however_they_are_cut() -> None:
-    body = b'{"records":[{"data":"' + b"x" * 300 + b'"}]}'
-    plain = (
-        b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    )
-    chunked = (
-        b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    wires = (
-        plain % len(body) + body,
-        chunked + b"a\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (body[:10], len(body) - 10, body[10:]),
-    )
-    async with stage() as there, there.client() as client:
-        for wire in wires:
-            for step in (1, 7, 100, len(wire)):
-                for at in range(0, len(wire), step):
-                    await client.send(wire[at : at + step])
-                assert (await client.receive()).status == 200
-                assert there.shards[0].requests[-1].body == body
-
-
 async def test_a_large_body_and_a_large_answer_pass() -> None:
     def script(request: Request) -> list[Message]:
         return [Reply(request.id, b'{"records":"' + b"y" * (3 << 20) + b'"}')]
@@ -204,28 +181,6 @@ async def test_a_large_body_and_a_large_answer_pass() -> None:
         assert len(answer.json["records"]) == 3 << 20
         assert there.shards[0].requests[0].body == body
         assert there.gateway.server._front.budget.used == 0
-
-
-async def test_expect_100_continue_is_answered_before_the_body() -> None:
-    async with stage() as there, there.client() as client:
-        await client.send(
-            b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-            b"Expect: 100-continue\r\n\r\n"
-        )
-        assert (await client.receive()).status == 100
-        await client.send(b"{}")
-        assert (await client.receive()).status == 200
-
-
-async def test_expect_100_continue_is_not_answered_for_a_refused_body() -> None:
-    async with stage(max_body_bytes=1000) as there, there.client() as client:
-        await client.send(
-            b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 2000\r\n"
-            b"Expect: 100-continue\r\n\r\n"
-        )
-        answer = await client.receive()
-        assert (answer.status, answer.code) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 2", b"Transfer-Encoding: chunked"])
@@ -245,21 +200,6 @@ async def test_a_client_that_is_gone_before_it_is_asked_for_its_body_is_no_failu
         assert logs == []
         assert there.gateway.api.outcomes.served == {("health", 200): 1}
         assert there.gateway.server._front.budget.used == 0
-
-
-async def test_413_is_answered_before_the_body_is_read_and_reaches_a_client_that_sends_all_of_it() -> None:
-    head = b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    async with stage(max_body_bytes=4 << 20) as there:
-        async with there.client() as client:
-            await client.send(head + b"Content-Length: %d\r\n\r\n" % ((4 << 20) + 1))
-            answer = await client.receive()
-            assert (answer.status, answer.code) == (413, "payload_too_large")
-            assert answer.headers["connection"] == "close"
-            await client.send(b"x" * ((4 << 20) + 1))
-            assert await client.ended()
-        answer = await raw(there, head + b"Transfer-Encoding: chunked\r\n\r\n400001\r\n")
-        assert (answer.status, answer.code) == (413, "payload_too_large")
-        assert there.shards[0].requests == []
 
 
 @pytest.mark.parametrize(
@@ -283,28 +223,6 @@ async def test_what_is_no_request_gets_a_canonical_400_and_the_connection_ends(d
         assert answer.headers["connection"] == "close"
         assert await client.ended()
         assert there.shards[0].requests == []
-
-
-async def test_a_body_shorter_than_its_length_is_400() -> None:
-    async with stage() as there:
-        head = b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        for rest in (b"Content-Length: 10\r\n\r\n{}", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}"):
-            answer = await raw(there, head + rest, half_close=True)
-            assert (answer.status, answer.code) == (400, "invalid_request")
-        assert there.shards[0].requests == []
-        assert there.gateway.flight.count == 0
-
-
-async def test_bytes_beyond_the_body_are_the_next_request() -> None:
-    async with stage() as there, there.client() as client:
-        await client.send(
-            b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}}}"
-        )
-        assert (await client.receive()).status == 200
-        answer = await client.receive()
-        assert (answer.status, answer.code) == (400, "invalid_request")
-        assert await client.ended()
 
 
 async def test_too_large_heads_are_431() -> None:
@@ -517,16 +435,6 @@ async def test_a_compressed_long_poll_does_not_keep_other_compressed_bodies_wait
             client = await stack.enter_async_context(there.client())
             await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + head)
         await until(lambda: len(there.shards[0].requests) == 10)
-
-
-async def test_a_compressed_body_of_parameters_or_of_many_members_is_bounded() -> None:
-    packed = {"Content-Encoding": "gzip"}
-    async with stage() as there, there.client() as client:
-        large = gzip.compress(b" " * (MAX_PARAMETERS_BYTES + 1))
-        assert (await client.ask("POST", "/v0/topics/a/diff", large, packed)).code == "payload_too_large"
-        assert (await client.ask("POST", "/v0/topics/a", large, packed)).status == 200
-        assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b"") * 101, packed)).code == "invalid_request"
-        assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b""), packed)).code == "invalid_request"
 
 
 async def test_a_cursor_is_named_by_one_segment_of_the_path() -> None:

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 from hpack import Encoder
 
-from gateway.admission.body_budget import Kind
 from gateway.server.status_page import HTML
 from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import MAX_HEADER_COUNT
@@ -106,80 +105,6 @@ async def test_an_answer_waits_for_room_and_comes_whole() -> None:
         status, body = await http2.ask("GET", "/v0/topics/a")
         assert (status, body.count(b"y")) == (200, LARGE)
         await until(lambda: used(there) == 0)
-
-
-async def test_a_body_that_waits_for_memory_holds_no_other_stream() -> None:
-    async with client(max_body_bytes=1 << 20, memory_bytes=1 << 20) as (there, http2):
-        json = ("content-type", "application/json")
-        held = there.gateway.budget.hold(Kind.STREAM)
-        held.set(1 << 20)
-        number = await http2.begin("POST", "/v0/topics/a", json)
-        http2.connection.send_data(number, b"x" * 16384)
-        await http2.flush()
-        await until(lambda: there.gateway.budget.statistics().waiting == 1)
-        for _ in range(20):
-            assert (await http2.ask("GET", "/v0/health"))[0] == 200
-        held.release()
-
-
-async def test_a_small_body_that_comes_after_its_head_does_not_wait_for_memory() -> None:
-    async with client() as (there, http2):
-        budget = there.gateway.budget
-        holds = [budget.hold(Kind.STREAM), budget.hold(Kind.STREAM)]
-        for hold in holds:
-            hold.set(budget.total)
-        number = await http2.begin(
-            "POST", "/v0/topics/a", ("content-type", "application/json"), ("content-length", "4096")
-        )
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        http2.connection.send_data(number, b"{}".ljust(4096), end_stream=True)
-        await http2.flush()
-        with trio.fail_after(5):
-            answered = await http2.first(h2.events.ResponseReceived, number)
-        assert isinstance(answered, h2.events.ResponseReceived)
-        assert dict(answered.headers or [])[":status"] == "200"
-        for hold in holds:
-            hold.release()
-        await until(lambda: used(there) == 0)
-
-
-async def test_a_refused_body_is_answered_and_then_reset() -> None:
-    async with client(max_body_bytes=1000) as (there, http2):
-        fields = [("content-type", "application/json"), ("content-length", "5000")]
-        number = await http2.begin("POST", "/v0/topics/a", *fields)
-        answered = reset = None
-        async with aclosing(http2.events()) as events:  # both may come at once
-            async for event in events:
-                if isinstance(event, h2.events.ResponseReceived) and event.stream_id == number:
-                    answered = event
-                if isinstance(event, h2.events.StreamReset) and event.stream_id == number:
-                    reset = event
-                    break
-        assert answered is not None
-        assert dict(answered.headers or [])[":status"] == "413"
-        assert reset is not None
-        assert reset.error_code == 0
-        await until(lambda: used(there) == 0)
-
-
-async def test_a_client_that_resets_its_stream_gets_no_more_of_it() -> None:
-    async with client(large) as (there, http2):
-        number = await http2.begin("GET", "/v0/topics/a", end=True)
-        await http2.first(h2.events.DataReceived, number)
-        http2.connection.reset_stream(number)
-        await http2.flush()
-        await until(lambda: used(there) == 0 and there.gateway.flight.count == 0)
-        assert (await http2.ask("GET", "/v0/health"))[0] == 200
-
-
-async def test_a_client_may_ask_before_it_sends_a_body() -> None:
-    async with client() as (there, http2):
-        number = await http2.begin(
-            "POST", "/v0/topics/a", ("content-type", "application/json"), ("expect", "100-continue")
-        )
-        await http2.first(h2.events.InformationalResponseReceived, number)
-        assert (await http2.answer(number, b"{}"))[0] == 200
-        assert there.shards[0].requests[0].body == b"{}"
 
 
 async def test_pages_and_their_refusals_come_over_http_2() -> None:

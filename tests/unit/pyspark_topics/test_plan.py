@@ -1,0 +1,74 @@
+"""Plans of reads: how many tasks there are, and of what size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    In,
+    StringStartsWith,
+)
+
+from pyspark_topics import plan
+from pyspark_topics.columns import EVERYTHING
+from pyspark_topics.datasource import Reader
+from pyspark_topics.directory import Shard
+from pyspark_topics.storage import LocalFile
+from tests.behaviour.pyspark_topics.test_pruning import seqs
+from tests.support.scene import Scene
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Two topics of 500 records, in segments of 100 in batches of 20, a second between batches, and some in the log."""
+    scene = Scene(tmp_path_factory.mktemp("grown"), segment_max_events=100, cold_dir="")
+    for n in range(0, 500, 20):
+        for topic in ("a", "b"):
+            records = [{"data": n + i, "tag": f"t{n // 100}.{i % 3}", "node": f"n{i % 2}"} for i in range(20)]
+            scene.shard.call("append", topic, {"records": records})
+        scene.shard.clock.advance(1000)
+        if n % 100 == 80 and n < 480:
+            scene.checkpoint()
+    return scene
+
+
+def test_topics_that_a_filter_leaves_out_are_not_even_planned(grown: Scene) -> None:
+    for condition in (EqualTo(("topic",), "b"), In(("topic",), ("b", "x")), StringStartsWith(("topic",), "b")):
+        reader = Reader({"path": str(grown.path)}, EVERYTHING)
+        reader.pushFilters([condition])
+        pieces = [piece for part in reader.partitions() for piece in part.pieces]  # type: ignore[attr-defined]
+        named = {wanted.name for piece in pieces for wanted in piece.rows.values()}
+        assert named == {"b"}
+
+
+@pytest.mark.parametrize("least", [1, 7, 40])
+def test_files_are_cut_until_there_are_enough_tasks(grown: Scene, least: int) -> None:
+    reader = Reader({"path": str(grown.path), "minPartitions": str(least)}, EVERYTHING)
+    parts = reader.partitions()
+    assert len(parts) >= least
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert seqs(rows) == [(topic, seq) for topic in "ab" for seq in range(1, 501)]
+
+
+def test_tasks_are_few_and_of_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files stay in order, whole, in one task each, and with their shard."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    mib = 1 << 20
+    shards = [Shard(number, Path(f"shard-{number:02}")) for number in range(2)]
+    sizes = [[2 * mib] * 270, [2 * mib, 60 * mib, 3 * mib, 64 * mib, 1]]
+    pieces = [
+        plan.Piece(shard, LocalFile(f"{shard.path}/{n}"), size, {}, 0)
+        for shard, own in zip(shards, sizes, strict=True)
+        for n, size in enumerate(own)
+    ]
+    found = plan.tasks(pieces)
+    assert [piece for part in found for piece in part] == pieces
+    assert all(len({piece.shard for piece in part}) == 1 for part in found)
+    even = [sum(piece.end for piece in part) for part in found if part[0].shard == shards[0]]
+    assert max(even) <= plan.TASK_BYTES
+    assert max(even) - min(even) <= 2 * mib
+    assert len(found) <= len(even) + 3
+    # Few bytes are read by one task, not by one per file.
+    assert len(plan.tasks(pieces[:3])) == 1

@@ -1,0 +1,63 @@
+"""Segments and their indexes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import (
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+)
+
+from tests.behaviour.pyspark_topics.test_pruning import key, read, seqs
+from tests.support.scene import Scene
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Two topics of 500 records, in segments of 100 in batches of 20, a second between batches, and some in the log."""
+    scene = Scene(tmp_path_factory.mktemp("grown"), segment_max_events=100, cold_dir="")
+    for n in range(0, 500, 20):
+        for topic in ("a", "b"):
+            records = [{"data": n + i, "tag": f"t{n // 100}.{i % 3}", "node": f"n{i % 2}"} for i in range(20)]
+            scene.shard.call("append", topic, {"records": records})
+        scene.shard.clock.advance(1000)
+        if n % 100 == 80 and n < 480:
+            scene.checkpoint()
+    return scene
+
+
+def test_a_range_of_times_skips_batches_by_the_index(grown: Scene) -> None:
+    everything, all_tasks, _ = read(grown)
+    times = sorted({row["timestamp"] for row in everything})
+    first, last = times[7], times[9]
+    rows, tasks, _ = read(grown, GreaterThanOrEqual(("timestamp",), first), LessThan(("timestamp",), last))
+    wanted = {key(row) for row in everything if first <= row["timestamp"] < last}
+    got = {key(row) for row in rows}
+    assert wanted <= got <= {key(row) for row in everything if first <= row["timestamp"] <= last}
+    assert tasks.batches_read <= 6 < all_tasks.batches_read
+    assert tasks.batches_skipped
+    ms = [int(time.timestamp() * 1000) for time in (first, last)]
+    rows, tasks, _ = read(grown, startingTimestamp=str(ms[0]), endingTimestamp=str(ms[1]))
+    assert {key(row) for row in rows} == wanted
+    assert tasks.batches_read <= 4
+
+
+def test_an_index_that_is_missing_or_damaged_is_done_without(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, segment_max_events=100, cold_dir="")
+    for _ in range(10):
+        scene.shard.append("a", *range(10))
+        scene.shard.clock.advance(1000)
+    scene.checkpoint()
+    expected = scene.read()
+    (index,) = scene.path.rglob("*.idx")
+    raw = index.read_bytes()
+    for damage in (None, b"", raw[:-1], raw[:5] + bytes([raw[5] ^ 1]) + raw[6:], raw[64:], bytes(len(raw))):
+        index.unlink(missing_ok=True)
+        if damage is not None:
+            index.write_bytes(damage)
+        assert scene.read() == expected
+        rows, _, _ = read(scene, GreaterThan(("offset",), 95))
+        assert [seq for _, seq in seqs(rows)][-5:] == [96, 97, 98, 99, 100]
