@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from proto.format.columns import Columns, part
-from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
+from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
 from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
@@ -20,9 +20,9 @@ MERGE_FAN = 32
 
 class Slice:
     """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are. With
-    `places`, it is the records at these positions, which are live, and there is no mask."""
+    `places`, it is the records at these places of `columns`, all live, with these `seqs`, and there is no mask."""
 
-    __slots__ = ("columns", "first_seq", "mask", "places", "start", "stop")
+    __slots__ = ("columns", "first_seq", "mask", "places", "seqs", "start", "stop")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Slice:
         stop: int,
         mask: bytes | None,
         places: Sequence[int] | None = None,
+        seqs: Sequence[int] = (),
     ) -> None:
         self.columns = columns
         self.first_seq = first_seq
@@ -39,6 +40,33 @@ class Slice:
         self.stop = stop
         self.mask = mask
         self.places = places
+        self.seqs = seqs
+
+    @property
+    def size(self) -> int:
+        """Bytes of data, tag, node and meta; with a mask, those of deleted records among them."""
+        if self.places is None:
+            return self.columns.size(self.start, self.stop)
+        return self.columns.size_at(self.places)
+
+    def cut(self, budget: int, least: int) -> None:
+        """Keep the first records, as many as have at most `budget` bytes together, but at least `least`."""
+        columns, places = self.columns, self.places
+        if places is None:
+            self.stop = self.start + max(fitting(columns, self.start, self.stop, budget), least)
+            self.mask = None if self.mask is None else self.mask[: self.stop - self.start]
+            return
+        counts = range(1, len(places) + 1)
+        fits = max(bisect_right(counts, budget, key=lambda count: columns.size_at(places[:count])), least)
+        self.places, self.seqs = places[:fits], self.seqs[:fits]
+        self.stop = self.seqs[-1] + 1 - self.first_seq if fits else self.start
+
+
+def _chosen(batch: Batch, start: int, stop: int, positions: Sequence[int]) -> Slice:
+    """The live records at these positions of a batch, from `start` to before `stop`."""
+    columns, places = batch.records(positions)
+    seqs = list(map(batch.first_seq.__add__, positions))
+    return Slice(columns, batch.first_seq, start, stop, None, places, seqs)
 
 
 class BatchSequence:
@@ -148,25 +176,35 @@ class BatchSequence:
                     break
                 continue
             mask: bytes | None = None
+            positions: Sequence[int] | None = None
             if batch.flags is None:
                 stop = min(stop, start + limit)
                 taken = stop - start
+            elif batch.remnant is not None:
+                positions = batch.live_of_few(start, stop, limit)
+                taken = len(positions)
+                if taken == limit:
+                    stop = positions[-1] + 1
             else:
                 mask, taken = batch.live_mask(start, stop, limit)
                 stop = start + len(mask)
             if taken:
-                columns = batch.columns()
-                size = columns.size(start, stop)
+                if positions is None and mask is not None and batch.few:
+                    positions = ones(mask, start)
+                if positions is None:
+                    piece = Slice(batch.columns(), batch.first_seq, start, stop, mask)
+                else:
+                    piece = _chosen(batch, start, stop, positions)
+                size = piece.size
                 if size > budget:
-                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
-                    if fits:
-                        part = None if mask is None else mask[:fits]
-                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
-                    return slices, batch.first_seq + start + fits - 1
-                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
+                    piece.cut(budget, 0 if slices else 1)
+                    if piece.stop > start:
+                        slices.append(piece)
+                    return slices, batch.first_seq + piece.stop - 1
+                slices.append(piece)
                 limit -= taken
                 budget -= size
-                if not limit and stop < end and (batch.flags is None or batch.live_mask(stop, end, 1)[1]):
+                if not limit and stop < end and batch.has_live(stop, end):
                     return slices, batch.first_seq + stop - 1
             if not limit:
                 return slices, batch.first_seq + end - 1
@@ -183,8 +221,8 @@ class BatchSequence:
                 at += 1
                 continue
             end = bisect_right(seqs, batch.last_seq, at)
-            if places := batch.live_at([seq - batch.first_seq for seq in seqs[at:end]]):
-                slices.append(Slice(batch.columns(), batch.first_seq, places[0], places[-1] + 1, None, places))
+            if positions := batch.live_at([seq - batch.first_seq for seq in seqs[at:end]]):
+                slices.append(_chosen(batch, positions[0], positions[-1] + 1, positions))
             at = end
         return slices
 
