@@ -5,6 +5,7 @@
     part                         a range of a batch
     select                       the records of a batch that are kept
     reordered                    the records of a batch in another order
+    taken                        few records of a batch, copied
 
 A column has Arrow's layout of variable binary, so a batch that was read is a view of its frame's bytes
 (`proto.format.frame` draws them). Nothing here is changed after it was made, so batches share columns.
@@ -329,3 +330,19 @@ def reordered(batch: Columns, order: Sequence[int]) -> Columns:
     ts = batch.ts if isinstance(batch.ts, int) else list(map(batch.ts.__getitem__, order))
     hops = None if batch.hops is None else bytes(map(batch.hops.__getitem__, order))
     return Columns(len(order), ts, data, taken(batch.tag), taken(batch.node), taken(batch.meta), hops=hops)
+
+
+def taken(batch: Columns, places: Sequence[int]) -> Columns:
+    """A batch of the records at these places, copied. Its cost follows their number. Drops hops, idempotency keys and
+    due times."""
+
+    def cells(column: Column | None) -> Column | None:
+        if column is None:
+            return None
+        if column.encoding == Encoding.CONSTANT:
+            return constant(bytes(column.values))
+        return optional(list(column.cells_at(places)))
+
+    ts = batch.ts if isinstance(batch.ts, int) else list(batch.times_at(places))
+    data = plain(list(batch.data.cells_at(places)))
+    return Columns(len(places), ts, data, cells(batch.tag), cells(batch.node), cells(batch.meta))

@@ -147,6 +147,7 @@ class Loader:
 
     def _check(self, topic: Topic) -> None:
         """Read the indexes and flags of a topic that was loaded from the catalog. Raises `SegmentError`."""
+        found: list[Batch] = []
         for segment in topic.segments:
             probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self._inventory.parts)
             probe.chain = segment.chain
@@ -155,10 +156,14 @@ class Loader:
             for batch in listed:
                 expected ^= batch.filed
             try:
-                load_batches(self._disk, probe, segment.size, {batch.first_seq for batch in listed}, expected)
+                found += load_batches(self._disk, probe, segment.size, {b.first_seq for b in listed}, expected)
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
             segment.chain = probe.chain
+        read = {batch.first_seq: batch for batch in found}
+        for batch in topic.records.batches:
+            if batch.first_seq in read:
+                batch.inherit(read[batch.first_seq])
         topic.unchecked = False
 
     def _set_apart(self, entry: dict[str, Any]) -> Topic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
-from operator import add, and_
+from operator import and_
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from proto.api import answers as api
 from proto.api.requests import DiffRequest
-from proto.format.columns import Column, Encoding
+from proto.format.columns import Column, Columns, Encoding
 from proto.ipc.message import Request
 from proto.ipc.operations import Diff, Fed
 from proto.model.body import Form
@@ -30,6 +30,7 @@ from proto.model.limits import (
     Limits,
     clamped,
 )
+from shardd.storage.batch import ones
 from shardd.topic.batch_sequence import Slice
 from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
@@ -125,9 +126,10 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
     if piece.places is not None:
-        return _rows_at(piece, piece.places, tags, meta, make)
-    if piece.mask is not None and not nodes and piece.mask.count(1) * SPARSE < count:
-        return _rows_at(piece, _places(piece.mask, start), tags, meta, make)
+        return _rows_at(columns, piece.places, piece.seqs, nodes, tags, meta, make)
+    if piece.mask is not None and piece.mask.count(1) * SPARSE < count:
+        places = ones(piece.mask, start)
+        return _rows_at(columns, places, list(map(piece.first_seq.__add__, places)), nodes, tags, meta, make)
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
@@ -145,21 +147,22 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
     return starmap(make, cells if keep is None else compress(cells, keep))
 
 
-def _places(mask: bytes, start: int) -> list[int]:
-    """The positions of the ones in a mask that begins at `start`. They are few: the zeros are passed over by C code."""
-    places = []
-    at = mask.find(1)
-    while at >= 0:
-        places.append(start + at)
-        at = mask.find(1, at + 1)
-    return places
-
-
-def _rows_at(piece: Slice, places: Sequence[int], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
-    """The records at these places of a slice's batch. Those between them cost nothing."""
-    columns, count = piece.columns, len(places)
+def _rows_at(
+    columns: Columns,
+    places: Sequence[int],
+    seqs: Sequence[int],
+    nodes: frozenset[bytes],
+    tags: bool,
+    meta: bool,
+    make: Callable[..., T],
+) -> Iterable[T]:
+    """As `rows`, of the records at these places of a batch. Those between them cost nothing."""
+    if nodes and columns.node is not None:
+        keep = [cell not in nodes for cell in columns.node.cells_at(places)]
+        places, seqs = list(compress(places, keep)), list(compress(seqs, keep))
+    count = len(places)
     cells = zip(
-        map(add, places, repeat(piece.first_seq)),
+        seqs,
         columns.times_at(places),
         _texts(columns.node, count, Column.cells_at, places),
         _texts(columns.tag if tags else None, count, Column.cells_at, places),

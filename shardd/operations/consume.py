@@ -106,9 +106,12 @@ def _next(topic: Topic, position: int) -> _Found | None:
     if not slices:
         return None
     (piece,) = slices
-    at = piece.start if piece.mask is None else piece.start + piece.mask.index(1)
     columns = piece.columns
-    seq = piece.first_seq + at
+    if piece.places is not None:
+        at, seq = piece.places[0], piece.seqs[0]
+    else:
+        at = piece.start if piece.mask is None else piece.start + piece.mask.index(1)
+        seq = piece.first_seq + at
     meta = None
     if columns.meta is not None:
         (meta,) = columns.meta.cells(at, at + 1)

@@ -13,6 +13,7 @@ from proto.format.columns import Columns, merge
 from proto.format.frame import DELETED, decode_batch, encode_batch
 from proto.model.limits import RECORD_OVERHEAD
 from shardd.storage.errors import SegmentError
+from shardd.storage.remnant import SPARSE, Remnant, Remnants
 
 FINAL_LEVEL = 2
 """How often a batch is merged at most; `level` counts."""
@@ -36,6 +37,10 @@ class Stored(Protocol):
     @property
     def segment(self) -> Any:
         """The segment that holds the frame."""
+
+    @property
+    def remnants(self) -> Remnants:
+        """Those of the shard."""
 
     def load(self) -> memoryview:
         """All bytes of the frame. They stay valid as long as the view is referenced."""
@@ -76,6 +81,7 @@ class Batch:
         "level",
         "live",
         "live_size",
+        "remnant",
         "size",
         "start",
         "stored",
@@ -87,6 +93,8 @@ class Batch:
         self.buffer = buffer
         self.decoded: Columns | None = None
         """The records as columns, while `Fresh` keeps them."""
+        self.remnant: Remnant | None = None
+        """The live records, if they are few and only a file has the batch; see `shardd.storage.remnant`."""
         self.stored: Stored | None = None
         self.written = 0
         """How many records the flags in the file mark as deleted."""
@@ -108,7 +116,7 @@ class Batch:
     ) -> Batch:
         """Make a batch that only a segment file has. `flags` are its delete flags in that file."""
         batch = cls.__new__(cls)
-        batch.buffer = batch.decoded = None
+        batch.buffer = batch.decoded = batch.remnant = None
         batch.stored = stored
         batch.first_seq = first_seq
         batch.count = batch.live = count
@@ -168,6 +176,30 @@ class Batch:
         assert self.stored is not None
         return decode_batch(self.stored.load())
 
+    def records(self, positions: Sequence[int]) -> tuple[Columns, Sequence[int]]:
+        """Columns that have the live records at these positions, and their places there. Raises `SegmentError`."""
+        remnant = self.remnant
+        if remnant is None:
+            columns = self.columns()
+            if self.buffer is not None or self.stored is None or not self.few:
+                return columns, positions
+            remnant = Remnant(self, columns, ones(self.mask(self.start, self.count), self.start))
+            self.stored.remnants.keep(remnant)
+        return remnant.columns, remnant.places(positions)
+
+    @property
+    def few(self) -> bool:
+        """True if so few records are live that these are worth a remnant."""
+        return 0 < self.live * SPARSE < self.count
+
+    def inherit(self, other: Batch) -> None:
+        """Take over the remnant of another object of this batch, unless it lacks records that are live here."""
+        remnant = other.remnant
+        if remnant is None or self.remnant is not None:
+            return
+        if remnant.has(ones(self.mask(self.start, self.count), self.start)):
+            other.remnant, remnant.batch, self.remnant = None, self, remnant
+
     def mask(self, start: int, stop: int) -> bytes:
         """One byte per record from `start` to before `stop`: 0 if it is deleted, else 1."""
         if self.flags is None:
@@ -186,6 +218,23 @@ class Batch:
                 return mask + part, most
             mask, taken, start, piece = mask + part, taken + there, start + len(part), 2 * piece
         return mask, taken
+
+    def live_of_few(self, start: int, stop: int, most: int) -> list[int]:
+        """The positions of at most so many live records from `start` to before `stop`, of a batch with a remnant."""
+        assert self.remnant is not None
+        within = self.remnant.within(start, stop)
+        live: list[int] = []
+        while within and len(live) < most:
+            wanted = most - len(live)
+            live += self.live_at(within[:wanted])
+            within = within[wanted:]
+        return live
+
+    def has_live(self, start: int, stop: int) -> bool:
+        """True if a record from `start` to before `stop` is live."""
+        if self.remnant is not None:
+            return bool(self.live_of_few(start, stop, 1))
+        return self.flags is None or self.live_mask(start, stop, 1)[1] > 0
 
     def live_at(self, positions: Sequence[int]) -> list[int]:
         """Those of these positions whose records are live."""
@@ -214,23 +263,24 @@ class Batch:
         the counts."""
         if self.flags is None:
             self.flags = bytearray(self.count)
-        flags, count = self.flags, len(positions)
-        columns = self._countable()
-        if columns is None:
+        if not positions:
+            return
+        flags, first, stop = self.flags, positions[0], positions[-1] + 1
+        together = stop - first == len(positions) and first >= self.start and DELETED not in flags[first:stop]
+        gone = positions if together else self.live_at(positions)
+        try:
+            columns, places = self.records(gone)
+        except SegmentError:
             for position in positions:
                 flags[position] = DELETED
             self._recount()
             return
-        if count and positions[-1] - positions[0] + 1 == count and positions[0] >= self.start:
-            first, stop = positions[0], positions[-1] + 1
-            if DELETED not in flags[first:stop]:
-                self.live -= count
-                self.live_size -= columns.size(first, stop) + RECORD_OVERHEAD * count
-                flags[first:stop] = _GONE * count
-                return
-        gone = self.live_at(positions)
+        size = columns.size(places[0], places[-1] + 1) if together else columns.size_at(places)
         self.live -= len(gone)
-        self.live_size -= columns.size_at(gone) + RECORD_OVERHEAD * len(gone)
+        self.live_size -= size + RECORD_OVERHEAD * len(gone)
+        if together:
+            flags[first:stop] = _GONE * len(gone)
+            return
         for position in positions:
             flags[position] = DELETED
 
@@ -255,13 +305,21 @@ class Batch:
     def _recount(self) -> None:
         mask = None if self.flags is None else self.mask(self.start, self.count)
         self.live = self.count - self.start if mask is None else mask.count(1)
-        columns = self._countable()
-        if columns is None:
+        try:
+            size = self._size_of_live(mask)
+        except SegmentError:
             self.live_size = self.size * self.live // self.count
-        elif mask is None:
-            self.live_size = columns.size(self.start, self.count) + RECORD_OVERHEAD * self.live
         else:
-            self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
+            self.live_size = size + RECORD_OVERHEAD * self.live
+
+    def _size_of_live(self, mask: bytes | None) -> int:
+        """Bytes of data, tag, node and meta of the live records; `mask` is theirs. Raises `SegmentError`."""
+        if mask is None:
+            return self.columns().size(self.start, self.count)
+        if self.few:
+            columns, places = self.records(ones(mask, self.start))
+            return columns.size_at(places)
+        return sum(compress(self.columns().sizes(self.start, self.count), mask))
 
     def start_to_lose(self, records: int, size: int) -> int:
         """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost,
@@ -312,6 +370,17 @@ class Batch:
             return 0
         columns = self._countable()
         return 0 if columns is None or isinstance(columns.ts, int) else bisect_left(columns.ts, oldest_ts)
+
+
+def ones(mask: bytes, start: int) -> list[int]:
+    """The positions of the ones in a mask that begins at `start`. The zeros are passed over by C code: the ones should
+    be few."""
+    found = []
+    at = mask.find(1)
+    while at >= 0:
+        found.append(start + at)
+        at = mask.find(1, at + 1)
+    return found
 
 
 def _place(mask: bytes, number: int) -> int:

@@ -47,6 +47,7 @@ from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.remnant import Remnants
 
 ENTRY = struct.Struct("<QQIIqqQII")
 _MARK = struct.Struct("<I")
@@ -128,6 +129,7 @@ class Parts:
         self._max_bytes = max_bytes
         self._parts: OrderedDict[Path, _Part] = OrderedDict()
         self._bytes = 0
+        self.remnants = Remnants()
         self.met: Callable[[Path, SegmentError, Callable[[], object]], None] = lambda path, error, look: None
         """Called for each file that could not be read: path, error, and a function that tries the read again and raises
         `SegmentError` if it fails."""
@@ -251,6 +253,10 @@ class StoredFrame:
     def __init__(self, segment: Segment, entry: Entry) -> None:
         self.segment = segment
         self.entry = entry
+
+    @property
+    def remnants(self) -> Remnants:
+        return self.segment.parts.remnants
 
     def load(self) -> memoryview:
         """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""

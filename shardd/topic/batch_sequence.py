@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from proto.format.columns import Columns, part
-from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
+from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
 from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
@@ -22,7 +22,7 @@ MERGE_FAN = 32
 @dataclass(slots=True)
 class Slice:
     """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are. With
-    `places`, it is the records at these positions, which are live, and there is no mask."""
+    `places`, it is the records at these places of `columns`, all live, with these `seqs`, and there is no mask."""
 
     columns: Columns
     first_seq: int
@@ -30,6 +30,33 @@ class Slice:
     stop: int
     mask: bytes | None
     places: Sequence[int] | None = None
+    seqs: Sequence[int] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of data, tag, node and meta; with a mask, those of deleted records among them."""
+        if self.places is None:
+            return self.columns.size(self.start, self.stop)
+        return self.columns.size_at(self.places)
+
+    def cut(self, budget: int, least: int) -> None:
+        """Keep the first records, as many as have at most `budget` bytes together, but at least `least`."""
+        columns, places = self.columns, self.places
+        if places is None:
+            self.stop = self.start + max(fitting(columns, self.start, self.stop, budget), least)
+            self.mask = None if self.mask is None else self.mask[: self.stop - self.start]
+            return
+        counts = range(1, len(places) + 1)
+        fits = max(bisect_right(counts, budget, key=lambda count: columns.size_at(places[:count])), least)
+        self.places, self.seqs = places[:fits], self.seqs[:fits]
+        self.stop = self.seqs[-1] + 1 - self.first_seq if fits else self.start
+
+
+def _chosen(batch: Batch, start: int, stop: int, positions: Sequence[int]) -> Slice:
+    """The live records at these positions of a batch, from `start` to before `stop`."""
+    columns, places = batch.records(positions)
+    seqs = list(map(batch.first_seq.__add__, positions))
+    return Slice(columns, batch.first_seq, start, stop, None, places, seqs)
 
 
 class BatchSequence:
@@ -139,25 +166,35 @@ class BatchSequence:
                     break
                 continue
             mask: bytes | None = None
+            positions: Sequence[int] | None = None
             if batch.flags is None:
                 stop = min(stop, start + limit)
                 taken = stop - start
+            elif batch.remnant is not None:
+                positions = batch.live_of_few(start, stop, limit)
+                taken = len(positions)
+                if taken == limit:
+                    stop = positions[-1] + 1
             else:
                 mask, taken = batch.live_mask(start, stop, limit)
                 stop = start + len(mask)
             if taken:
-                columns = batch.columns()
-                size = columns.size(start, stop)
+                if positions is None and mask is not None and batch.few:
+                    positions = ones(mask, start)
+                if positions is None:
+                    piece = Slice(batch.columns(), batch.first_seq, start, stop, mask)
+                else:
+                    piece = _chosen(batch, start, stop, positions)
+                size = piece.size
                 if size > budget:
-                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
-                    if fits:
-                        part = None if mask is None else mask[:fits]
-                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
-                    return slices, batch.first_seq + start + fits - 1
-                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
+                    piece.cut(budget, 0 if slices else 1)
+                    if piece.stop > start:
+                        slices.append(piece)
+                    return slices, batch.first_seq + piece.stop - 1
+                slices.append(piece)
                 limit -= taken
                 budget -= size
-                if not limit and stop < end and (batch.flags is None or batch.live_mask(stop, end, 1)[1]):
+                if not limit and stop < end and batch.has_live(stop, end):
                     return slices, batch.first_seq + stop - 1
             if not limit:
                 return slices, batch.first_seq + end - 1
@@ -182,9 +219,9 @@ class BatchSequence:
     def chosen(self, seqs: Sequence[int]) -> list[Slice]:
         """The live ones of the records with these seqs, which are ascending and distinct. Raises `SegmentError`."""
         return [
-            Slice(batch.columns(), batch.first_seq, places[0], places[-1] + 1, None, places)
+            _chosen(batch, positions[0], positions[-1] + 1, positions)
             for batch, asked in self.places_of(seqs)
-            if (places := batch.live_at(asked))
+            if (positions := batch.live_at(asked))
         ]
 
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:

@@ -339,8 +339,8 @@ class Records:
         batch = self.batches[self.sequence.place(seq)]
         if batch.first_ts == batch.last_ts:
             return batch.first_ts
-        times = batch.columns().ts
-        return times if isinstance(times, int) else times[seq - batch.first_seq]
+        columns, places = batch.records([seq - batch.first_seq])
+        return next(iter(columns.times_at(places)))
 
     def unindexed(self, op: str) -> int:
         """Number of seqs that the tag index does not have yet. If it has all: number of tags that a match with `op`

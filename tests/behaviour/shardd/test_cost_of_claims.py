@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,36 @@ def test_a_claim_costs_what_it_hands_out_however_many_jobs_were_acked(
     few, many = work(small, monkeypatch), work(large, monkeypatch)
     assert many[0] <= 1.5 * few[0], seed
     assert many[1] <= few[1] + 8, seed
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["after a stop", "after a crash"])
+def test_claims_and_acks_after_a_start_read_no_file_again(stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = queue(4000)
+    held = [seq for _ in range(4) for seq in claim(shard, 1000)]
+    left = [seq for seq in held if not seq % 50]
+    shard.call("ack", "q", {"node": "w", "seqs": [seq for seq in held if seq <= 1000 and seq not in left]})
+    for at in range(1000, 4000, 1000):
+        seqs = [seq for seq in held if at < seq <= at + 1000 and seq not in left]
+        shard.call("ack", "q", {"node": "w", "seqs": seqs})
+    shard = restarted(shard)
+    if not stopped:
+        shard.shard.commits.sync_now()
+        shard = shard.restarted()
+    shard.call("nack", "q", {"node": "w", "seqs": left})
+    taken = claim(shard, 1)
+    reads: list[int] = []
+    whole = shard.disk.read_part
+
+    def read_part(path: Path, offset: int, size: int) -> bytes:
+        reads.append(offset)
+        return whole(path, offset, size)
+
+    monkeypatch.setattr(shard.disk, "read_part", read_part)
+    while seqs := claim(shard, 7):
+        taken += seqs
+        shard.call("ack", "q", {"node": "w", "seqs": seqs})
+    assert sorted(taken) == left
+    assert not reads
 
 
 def test_jobs_that_are_given_back_cost_no_more_than_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:

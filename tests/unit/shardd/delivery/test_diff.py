@@ -218,3 +218,31 @@ def test_echoes_are_switched_on_and_off_in_place(shard: Harness) -> None:
     for dedupe in (True, False, True):
         shard.call("configure", "a", {"dedupe_node": dedupe})
         assert len(shard.diff("a", node="me")["records"]) == (not dedupe)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in memory", "from files"])
+def test_few_records_that_are_left_are_read_as_all_of_them_were(again: bool) -> None:
+    shard = Harness(cache_bytes=0)
+    nodes = [f"n{number % 3}" if number % 7 else None for number in range(1000)]
+    records: list[dict[str, Any]] = [
+        {"data": "x" * (at % 90), "tag": "keep" if at % 40 == 3 else "go", "node": node}
+        for at, node in enumerate(nodes)
+    ]
+    shard.call("append", "a", {"records": [{k: v for k, v in r.items() if v is not None} for r in records]})
+    shard.call("delete_records", "a", {"match": "go"})
+    if again:
+        shard.shard.close()
+        shard = shard.restarted()
+    left = list(range(4, 1001, 40))
+    for _ in range(2):  # the second time they are in memory
+        for limit, size in ((1000, None), (3, None), (1000, 100), (1000, 1)):
+            found, cursor, caught_up = [], 0, False
+            while not caught_up:
+                answer = shard.diff("a", cursor, limit=limit, **({"max_batch_bytes": size} if size else {}))
+                assert len(answer["records"]) <= limit
+                found += seqs(answer)
+                cursor, caught_up = answer["next_from_seq"], answer["caught_up"]
+            assert found == left
+        others = [seq for seq in left if nodes[seq - 1] not in ("n0", "n1")]
+        assert seqs(shard.diff("a", 0, limit=1000, node=["n0", "n1"])) == others
+        assert [r["data"] for r in shard.everything("a")] == [records[seq - 1]["data"] for seq in left]

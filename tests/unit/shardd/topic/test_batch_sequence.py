@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
+from itertools import chain, compress
 
 import pytest
 
 from proto.format.columns import Columns, plain
 from proto.format.frame import encode_batch
 from shardd.storage.batch import Batch
-from shardd.topic.batch_sequence import MERGE_FAN, BatchSequence
+from shardd.topic.batch_sequence import MERGE_FAN, BatchSequence, Slice
 
 
 def batch(first_seq: int, count: int = 1) -> Batch:
@@ -74,13 +74,14 @@ def test_a_window_that_is_full_passes_over_deleted_records_behind_it_only_up_to_
 
 def _window(found: BatchSequence, limit: int) -> tuple[list[int], int]:
     slices, examined = found.window(1, limit, 1 << 20, 200)
-    seqs = [
-        each.first_seq + place
-        for each in slices
-        for place in range(each.start, each.stop)
-        if each.mask is None or each.mask[place - each.start]
-    ]
-    return seqs, examined
+    return list(chain.from_iterable(map(_seqs, slices))), examined
+
+
+def _seqs(piece: Slice) -> list[int]:
+    if piece.places is not None:
+        return list(piece.seqs)
+    seqs = range(piece.first_seq + piece.start, piece.first_seq + piece.stop)
+    return list(seqs if piece.mask is None else compress(seqs, piece.mask))
 
 
 def test_chosen_records_are_those_that_live_whatever_else_is_asked_for() -> None:
@@ -94,7 +95,7 @@ def test_chosen_records_are_those_that_live_whatever_else_is_asked_for() -> None
     live -= {5, 6, 7} | {60 + place for place in range(300) if place % 3}
     for share in (0.01, 0.1, 0.9, 1):
         asked = [seq for seq in range(1, 400) if chance.random() < share]
-        told = [each.first_seq + place for each in found.chosen(asked) for place in each.places or ()]
+        told = list(chain.from_iterable(each.seqs for each in found.chosen(asked)))
         assert told == [seq for seq in asked if seq in live]
     assert found.chosen([]) == BatchSequence().chosen([1, 2]) == []
 
