@@ -339,10 +339,8 @@ class Http2Connection:
             stream.lost()
 
     def reset(self, number: int, code: ErrorCodes) -> None:
-        try:
+        with suppress(H2Error):  # the stream or the connection is closed already
             self._h2.reset_stream(number, code)
-        except H2Error:
-            pass  # the stream or the connection is closed already
 
     # -- what streams call
 
