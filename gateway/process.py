@@ -8,10 +8,10 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
 from gateway.admission.in_flight import Flight
@@ -57,7 +57,7 @@ TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Gateway:

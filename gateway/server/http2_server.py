@@ -17,7 +17,6 @@ from collections import deque
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
-from typing import Any
 
 import structlog
 import trio
@@ -36,6 +35,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
+from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
 from gateway.admission.floods import Floods
@@ -65,7 +65,7 @@ FULL_DATA_BYTES = 1 << 10
 """A smaller DATA frame with more after it was cut by a tiny window, so nothing is earned by it."""
 
 _KNOWN = frozenset(SettingCodes)
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class _Protocol(H2Connection):
