@@ -9,10 +9,10 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
 from gateway.admission.in_flight import Flight
@@ -59,7 +59,7 @@ OLD_SEARCHES = 10
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Gateway:

@@ -361,21 +361,21 @@ def parse_diff(body: bytes) -> Diff:
     about: dict[str, Any] = {}
     records: Any = None
     try:
-        position = _OPEN.match(text, 0).end()  # type: ignore[union-attr]  # the except clause is for this
-        while not (_CLOSE.match(text, position)):
-            key = _KEY.match(text, position)
-            position = key.end()  # type: ignore[union-attr]
-            if key[1] == "records":  # type: ignore[index]
+        position = _found(_OPEN.match(text)).end()
+        while not _CLOSE.match(text, position):
+            key = _found(_KEY.match(text, position))
+            position = key.end()
+            if key[1] == "records":
                 records, position = _records(text, position + 1)
             else:
-                about[key[1]], position = json.JSONDecoder().raw_decode(text, position)  # type: ignore[index]
+                about[key[1]], position = json.JSONDecoder().raw_decode(text, position)
         lost = about["tombstone"]
         gap = None if lost is None else Gap(lost["gap_from"], lost["gap_to"], lost["reason"])
         made = pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(records, COLUMNS, strict=True)], schema=COLUMNS
         )
         return Diff(made, about["next_from_seq"], about["head_seq"], about["earliest_seq"], gap)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
         raise ServiceError(
             f"not the answer of a diff: {text[:200]!r} ({error!r}); is this url a topics service?"
         ) from error
@@ -396,7 +396,9 @@ def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
         row[0], row[1] = int(row[0]), int(row[1])
         for column, value in zip(columns, row, strict=True):
             column.append(value)
-        position = _CLOSE.match(text, position).end()  # type: ignore[union-attr]
+        if (closed := _CLOSE.match(text, position)) is None:
+            raise ValueError("a record has no end")
+        position = closed.end()
     return columns, text.index("]", position) + 1
 
 
@@ -404,15 +406,22 @@ def json_members(text: str) -> dict[str, str]:
     """The members of a JSON object by name, each as JSON text. Raises `ValueError` for anything else."""
     members: dict[str, str] = {}
     try:
-        position = _OPEN.match(text).end()  # type: ignore[union-attr]  # the except clause is for this
+        position = _found(_OPEN.match(text)).end()
         while key := _KEY.match(text, position):
             _, position = _value(text, key.end())
             members[json.loads(f'"{key[1]}"')] = text[key.end() : position]
-        if text[_CLOSE.match(text, position).end() :].strip():  # type: ignore[union-attr]
+        if text[_found(_CLOSE.match(text, position)).end() :].strip():
             raise ValueError("something follows the object")
-    except (AttributeError, StopIteration) as error:
+    except StopIteration as error:
         raise ValueError("not a JSON object") from error
     return members
+
+
+def _found(match: re.Match[str] | None) -> re.Match[str]:
+    """What a pattern found. Raises `ValueError` if that is nothing."""
+    if match is None:
+        raise ValueError("not a JSON object")
+    return match
 
 
 def _value(text: str, position: int) -> tuple[Any, int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark_topics.writer import StreamWriter, Writer
 
 
-class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class DefaultSource(DataSource):
     """`spark.read.format("topics")`, `spark.readStream.format("topics")`."""
 
     @classmethod
@@ -85,7 +85,7 @@ class _Push:
         return filters
 
 
-class Reader(DataSourceReader):  # type: ignore[misc]
+class Reader(DataSourceReader):
     """Batch read of files: planned once on the driver, with about one task per file. Leaves out deleted records."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
@@ -113,7 +113,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         yield from files.read(partition, self._arrow)
 
 
-class ServiceReader(DataSourceReader):  # type: ignore[misc]
+class ServiceReader(DataSourceReader):
     """Batch read through a service, in tasks by seqs (`offsets.shares`). Spark applies all filters."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:

@@ -30,7 +30,7 @@ except ImportError:
     LIMITS = False
 
 
-class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class StreamReader(DataSourceStreamReader):
     """Stream reader for Spark 4.0 and 4.1."""
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -132,7 +132,7 @@ def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
 
 if LIMITS:
 
-    class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         """Stream reader for Spark 4.2 and later."""
 
         _latest: Offsets | None = None

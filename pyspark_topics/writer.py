@@ -68,7 +68,7 @@ class CannotWrite(ValueError):
 
 
 @dataclass
-class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class Written(WriterCommitMessage):
     """Result of a task: `records` were appended, `repeated` of them by an earlier attempt. The driver appends `rest`:
     topic, begin of the key, and records as an Arrow batch."""
 
@@ -388,7 +388,7 @@ def _check(texts: Any, name: str) -> None:
 # Spark's interface
 
 
-class Writer(DataSourceArrowWriter):  # type: ignore[misc]
+class Writer(DataSourceArrowWriter):
     """Writer of a batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:

@@ -31,9 +31,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.figures import ClockFigures
 
@@ -45,7 +46,7 @@ SLEW = 10
 """Slewing adds or leaves out at most one part in `SLEW` of the time that passes."""
 _MS = 1_000_000
 _since_boot = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Clock(Protocol):

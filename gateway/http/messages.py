@@ -133,9 +133,12 @@ def address_of(raw: socket.socket) -> str:
 class DirectWrite(ABC):
     """A `Write` that can also take a piece without waiting, so that many streams need no turn of their tasks.
 
-    `unsent` are the bytes that an offered piece left. The next call sends them first; an empty piece adds none."""
+    The next call sends the bytes that an offered piece left first; an empty piece adds none."""
 
-    unsent: bytes
+    @property
+    @abstractmethod
+    def unsent(self) -> bytes:
+        """The bytes that an offered piece left."""
 
     @abstractmethod
     async def __call__(self, piece: bytes) -> None: ...

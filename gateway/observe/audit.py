@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from gateway.contract.operation import Operation
 from gateway.http.messages import Request
@@ -39,7 +40,7 @@ MOST = 60
 MOST_NAME, MOST_NAMES = 255, 10
 _REFUSED = frozenset({401, 403})
 _GRAVE = Scope.ADMIN | Scope.DELETE
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Audit:

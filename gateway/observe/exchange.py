@@ -119,7 +119,7 @@ class _Counted(DirectWrite):
         self._exchange = exchange
 
     @property
-    def unsent(self) -> bytes:  # type: ignore[override]
+    def unsent(self) -> bytes:
         return self._write.unsent
 
     async def __call__(self, piece: bytes) -> None:

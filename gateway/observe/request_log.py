@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from gateway.observe.exchange import Exchange
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class RequestLog:

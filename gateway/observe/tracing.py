@@ -17,6 +17,7 @@ from time import perf_counter, time_ns
 from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from gateway.observe.exchange import Exchange
 from proto import __version__
@@ -25,7 +26,7 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 FLUSH_MS = 1000
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 def wanted(environment: Mapping[str, str]) -> bool:

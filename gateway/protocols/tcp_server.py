@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import Budget, Kind
@@ -33,7 +34,7 @@ LINGER_S = 2.0
 """How long a client that was sent a fatal error has to end the connection itself."""
 SWEEP_S = 0.5
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Session(Protocol):

@@ -90,22 +90,26 @@ class Pieces(DirectWrite):
         self._connection = connection
         self._raw = raw
         self._chunked = chunked
-        self.unsent = b""
+        self._unsent = b""
+
+    @property
+    def unsent(self) -> bytes:
+        return self._unsent
 
     def _framed(self, piece: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
 
     async def __call__(self, piece: bytes) -> None:
-        unsent, self.unsent = self.unsent, b""
+        unsent, self._unsent = self._unsent, b""
         await self._connection.send_some(unsent + self._framed(piece))
 
     def offer(self, piece: bytes) -> bool:
-        if self.unsent:
+        if self._unsent:
             return False
         data = self._framed(piece)
         try:
             sent = self._raw.send(data)
         except OSError:
             return False  # the connection takes nothing now, or is gone, and the next call says so
-        self.unsent = data[sent:]
+        self._unsent = data[sent:]
         return True

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
-from typing import Any
 
 import structlog
 import trio
@@ -37,6 +36,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
+from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
 from gateway.admission.floods import Floods
@@ -65,7 +65,7 @@ FULL_DATA_BYTES = 1 << 10
 """A smaller DATA frame with more after it was cut by a tiny window, so nothing is earned by it."""
 
 _KNOWN = frozenset(SettingCodes)
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class _Protocol(H2Connection):
@@ -344,10 +344,8 @@ class Http2Connection:
             stream.lost()
 
     def reset(self, number: int, code: ErrorCodes) -> None:
-        try:
+        with suppress(H2Error):  # the stream or the connection is closed already
             self._h2.reset_stream(number, code)
-        except H2Error:
-            pass  # the stream or the connection is closed already
 
     # -- what streams call
 

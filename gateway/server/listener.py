@@ -7,10 +7,10 @@ import math
 import socket
 from functools import partial
 from time import monotonic
-from typing import Any
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable
 
 from gateway.server.connection import Connection
@@ -18,7 +18,7 @@ from gateway.server.eviction import most_connections, who_leaves
 from gateway.server.front import Front
 from gateway.server.reactor import Drive, Reactor
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

@@ -44,10 +44,11 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from enum import IntEnum, auto
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.transport import Group, MessageSocket
 from proto.process import waiting
@@ -58,7 +59,7 @@ MOST_EVENTS = 256
 ROUNDS = 4
 """The most rounds of a turn, after which its packets leave and trio's tasks run."""
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class DriveState(IntEnum):

@@ -11,11 +11,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.slots import cap_reached, fair
 from gateway.contract.auth import Keyring
@@ -34,7 +35,7 @@ from proto.model.names import WATCH_SESSION
 SAVE_S = 0.25
 WID_BYTES = 16
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
 Moves = dict[str, Position]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Parked, Reply, Request, Status, Taken
@@ -46,7 +47,7 @@ else:
 
     A = TypeVar("A")
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 Outcome = Reply[A] | Parked | TopicsError
 
 _SWEEP_S = 1.0

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 import xxhash
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.message import Request
 from proto.ipc.operations import NAMES, Growing, Operation
@@ -30,7 +31,7 @@ MOST = 1000
 FORGOTTEN_S = 3600.0
 _ROOM: dict[str, Any] = dict.fromkeys(Growing.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Suspects:

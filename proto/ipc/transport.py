@@ -27,6 +27,7 @@ from typing import Any
 import structlog
 import trio
 import zmq
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.control import Control, Decoder, encode
 from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing, Status, unpack
@@ -43,7 +44,7 @@ MAX_TICK = 256
 # Numbers, because an operation on an enum costs more than the call that it is for.
 _EVENTS, _INPUT, _MORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _NOW, _NOW_AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 Group = list[tuple[bytes, Packet]]
 """Packets, each with the peer that sent it; b"" for a dealer, which has only one."""
 

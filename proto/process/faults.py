@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from proto.model.errors import ErrorCode, TopicsError
 
 WINDOW_S = 10.0
 MOST_LINES = 100
 """Faults logged in each window. The first line of a later window says how many were not logged."""
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Faults:

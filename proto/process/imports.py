@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 
 def load_structlog() -> None:
@@ -32,7 +32,7 @@ def instead(name: str, module: ModuleType | None) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = module  # type: ignore[assignment]
+    cast("dict[str, ModuleType | None]", sys.modules)[name] = module
     try:
         yield
     finally:

@@ -56,7 +56,7 @@ from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
-from shardd.topic.job_states import State
+from shardd.topic.job_states import JobState
 from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
@@ -195,7 +195,7 @@ class Claims:
         with indivisible:
             for seq, token in leases:
                 job = queue.jobs.get(seq)
-                if job is not None and job.state is State.LEASED and job.token == token:
+                if job is not None and job.state is JobState.LEASED and job.token == token:
                     before[seq] = job.saved()
                     job.deliveries -= 1
                     queue.release(seq, job, now, now)

@@ -15,7 +15,7 @@ from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.queues.job_requests import Found, bound, clamped, fresh
 from shardd.queues.leases import Leases
-from shardd.topic.job_states import DELAYS, GOING, State
+from shardd.topic.job_states import DELAYS, GOING, JobState
 from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Outbox
 
@@ -61,11 +61,11 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> PeekedJob:
     shown = PeekedJob(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
     if (reason := queue.reasons.get(seq)) is not None:
         shown.reason = reason
-    if job is not None and job.state is State.LEASED:
+    if job is not None and job.state is JobState.LEASED:
         shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
     elif job is not None and job.state in DELAYS:
         shown.state, shown.due = "delayed", job.until
-    elif job is not None and job.state is State.TRANSFERRING:
+    elif job is not None and job.state is JobState.TRANSFERRING:
         shown.state = "dead_lettering"
         if seq in outbox.transfers:
             shown.dead_letter = outbox.transfers[seq].target

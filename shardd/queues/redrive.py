@@ -21,13 +21,13 @@ from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
 from shardd.queues.transfers import Mover, TransferWaiter
-from shardd.topic.job_states import State
+from shardd.topic.job_states import JobState
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 LOOKED_AT = 1000
 """The most records scanned at a time."""
-_FREE = (State.READY, State.DELAYED, State.SCHEDULED)
+_FREE = (JobState.READY, JobState.DELAYED, JobState.SCHEDULED)
 
 
 _FORM = Form(RedriveRequest)

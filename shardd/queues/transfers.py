@@ -31,7 +31,7 @@ from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
 from shardd.storage.indivisible import indivisible
-from shardd.topic.job_states import State
+from shardd.topic.job_states import JobState
 from shardd.topic.outbox import Parked, Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
@@ -90,7 +90,7 @@ class Mover:
                 continue
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
-                    if job.state is State.TRANSFERRING and job.node:  # the form in logs of releases without outboxes
+                    if job.state is JobState.TRANSFERRING and job.node:  # the form in logs of releases without outboxes
                         topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
             self.take_up(topic)
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from proto.format.buffer import Buffer
+from shardd.errors import ShardError
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
@@ -28,7 +29,7 @@ FORMAT = 1
 MARK = "bucket.json"
 
 
-class Mismatch(Exception):
+class Mismatch(ShardError):
     """The bucket and the data directory do not belong together, or the bucket was changed by hand. A restart does not
     help. The message says what to do."""
 
@@ -93,7 +94,7 @@ class Term(Struct, frozen=True, omit_defaults=True):
         return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
-class TermError(Exception):
+class TermError(ShardError):
     """A term is not valid. The message says why."""
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 import xxhash
 
 from proto.format.buffer import Buffer
+from shardd.errors import ShardError
 from shardd.replication import manifests, parts
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.checkpoint_files import COLD
@@ -34,7 +35,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-class Damaged(Exception):
+class Damaged(ShardError):
     """An object is missing, or was changed. The message names it and what to do."""
 
 

@@ -20,6 +20,7 @@ import structlog
 
 from proto.model.limits import Limits
 from shardd.clock import Clock
+from shardd.errors import ShardError
 from shardd.replication import manifests
 from shardd.replication.attach import Log
 from shardd.replication.checkpoint_files import Known, Uploaded, Uploader
@@ -40,7 +41,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 _log: Any = structlog.get_logger()
 
 
-class Stopped(Exception):
+class Stopped(ShardError):
     """The process is stopping, or the role is over."""
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import xxhash
 
+from shardd.errors import ShardError
 from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
 from shardd.replication.names import ShardNames
 from shardd.replication.store import Store, settle
@@ -38,7 +39,7 @@ LIVE_SHARE = 0.5
 Persist = Callable[[Callable[[], None]], object]
 
 
-class Outrun(Exception):
+class Outrun(ShardError):
     """Checkpoints were made faster than their files could be uploaded."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proto.format.buffer import Buffer
+from shardd.errors import ShardError
 from shardd.replication.parts import frame_length, places
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
@@ -19,7 +20,7 @@ _LEAST = 64
 """Bytes of the smallest frame's header."""
 
 
-class LogGone(Exception):
+class LogGone(ShardError):
     """The log does not have the frame that is to be read. `first_no` is the first frame that it has."""
 
     def __init__(self, wanted: int, first_no: int) -> None:

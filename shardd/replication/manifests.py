@@ -28,6 +28,7 @@ import xxhash
 from msgspec import Struct
 
 from proto.format.buffer import Buffer
+from shardd.errors import ShardError
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.store import Absent, Store, Unsealed
 
@@ -50,7 +51,7 @@ HEAD_GUESS = 16 << 10
 _T = TypeVar("_T")
 
 
-class ManifestError(Exception):
+class ManifestError(ShardError):
     """A manifest is not valid. The message says why."""
 
 

@@ -38,6 +38,7 @@ import xxhash
 
 from proto.format.buffer import Buffer
 from proto.format.frame import FrameError, check
+from shardd.errors import ShardError
 
 MAGIC = b"TPCP"
 VERSION = 1
@@ -53,7 +54,7 @@ _FRAME = struct.Struct("<8xI4xQ24xq")
 _FRAME_HEAD = 64
 
 
-class PartError(Exception):
+class PartError(ShardError):
     """A part is not valid. The message says why."""
 
 

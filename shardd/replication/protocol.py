@@ -58,7 +58,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
-from shardd.replication.states import FINAL, HOLDERS, OWNING, Event, State, after
+from shardd.replication.states import FINAL, HOLDERS, OWNING, ReplicaEvent, ReplicaState, after
 
 
 class Replica:
@@ -79,7 +79,7 @@ class Replica:
         With `automatic` False a term that is only silent is not taken over, and holders answer without a term, too;
         with `follows` no term of another machine is taken over, nor, if `automatic`, one of the same directory, unless
         `take_over` says so."""
-        self.state = State.STANDBY
+        self.state = ReplicaState.STANDBY
         self.nonce = nonce
         self.position = position
         self.term = 0
@@ -142,7 +142,7 @@ class Replica:
     def drain(self) -> None:
         """Ship what was offered, then end the term. A replica that does not hold the shard may simply be dropped."""
         if self.state in HOLDERS:
-            self._move(Event.DRAIN)
+            self._move(ReplicaEvent.DRAIN)
 
     def take_over(self) -> None:
         """Take the shard over as if the newest term were over. For operators."""
@@ -194,18 +194,18 @@ class Replica:
             return Restore()
         if self._found is not None:
             return Apply(self._found)
-        if self.state is State.STANDBY:
+        if self.state is ReplicaState.STANDBY:
             return self._next_of_standby(now)
-        if self.state is State.CLAIMING:
+        if self.state is ReplicaState.CLAIMING:
             return Look(self._replaced.term if self._replaced else 0)
-        if self.state is State.CHECKING:
+        if self.state is ReplicaState.CHECKING:
             return Look()
         if self._part is None:
             self._part = self._wanted()
             if self._part is None:
                 return None
             self._doubt = self._part.kind is Kind.FENCE  # first the parts of earlier terms are read
-        fencing = self.state is State.FENCING
+        fencing = self.state is ReplicaState.FENCING
         return ReadPart(self._part.number, fencing) if self._doubt else CreatePart(self._part)
 
     def _next_of_standby(self, now: float) -> Request | None:
@@ -213,7 +213,7 @@ class Replica:
             assert self.seen is not None
             if self.seen.nonce not in ("", self.nonce, *self._previous):
                 self._taken_term = self.seen.term
-            self._move(Event.CLAIM)
+            self._move(ReplicaEvent.CLAIM)
             abrupt = self._taken_term > self._ended_term
             return CreateTerm(self.seen.term + 1, abrupt, self._replaced is not None)
         if now >= self._look_at:
@@ -226,11 +226,11 @@ class Replica:
 
     def _wanted(self) -> Part | None:
         """The part to create next."""
-        if self.state is State.FENCING:
+        if self.state is ReplicaState.FENCING:
             return self._new(Kind.FENCE, self.position.frame_no)
         if self._offered > self.position.frame_no:
             return self._new(Kind.FRAMES, self._offered)
-        return self._new(Kind.END, self.position.frame_no) if self.state is State.DRAINING else None
+        return self._new(Kind.END, self.position.frame_no) if self.state is ReplicaState.DRAINING else None
 
     def _new(self, kind: Kind, last_no: int) -> Part:
         return Part(self.position.part + 1, kind, self.term, self.nonce, self.position.frame_no + 1, last_no)
@@ -279,20 +279,20 @@ class Replica:
         none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
         own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
         self._over = none or own or self._by_hand or (self._automatic and dead)
-        if self.state is State.CLAIMING and seen.nonce == self.nonce:
+        if self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce:
             if replaced is not None:
                 unchanged = seen.replaced == replaced.alive
                 self._silent_at = (since if unchanged else now) + self._timing.handover
             self.term = seen.term
             self._life_at = now
             self._by_hand = False  # a later term is another operator's word
-            self._move(Event.OURS)
-        elif self.state is State.CHECKING:
+            self._move(ReplicaEvent.OURS)
+        elif self.state is ReplicaState.CHECKING:
             return self._checked(seen, now)
         else:
             self._look_for_end = True
             self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
-            if self.state is State.CLAIMING:
+            if self.state is ReplicaState.CLAIMING:
                 return self._lost(over=self._over)
         return []
 
@@ -310,10 +310,10 @@ class Replica:
             return self._unreadable(now)
         if self._outdated(seen, fence.number):
             self._restore = True
-            self._move(Event.MISPLACED)
+            self._move(ReplicaEvent.MISPLACED)
             return []
         self._passed(fence)
-        self._move(Event.PLACED)
+        self._move(ReplicaEvent.PLACED)
         return [Hold(self.term)]
 
     def _outdated(self, seen: Seen, number: int) -> bool:
@@ -324,11 +324,11 @@ class Replica:
         return (term, nonce) == (self.term, self.nonce)
 
     def _read(self, part: Part) -> list[Output]:
-        if self.state is State.STANDBY:
+        if self.state is ReplicaState.STANDBY:
             self._take(part)
         elif self._ours(part.term, part.nonce):
             return self._created()
-        elif self.state is State.FENCING and part.term < self.term:
+        elif self.state is ReplicaState.FENCING and part.term < self.term:
             self._part = None
             self._take(part)
         else:
@@ -374,7 +374,7 @@ class Replica:
             self._damaged = False
         self._read_at = now + self._timing.follow
         self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
-        if self.state is State.FENCING and self._may_answer(now):
+        if self.state is ReplicaState.FENCING and self._may_answer(now):
             self._doubt = True
             self._log_at = self._read_at
         return []
@@ -397,12 +397,12 @@ class Replica:
         assert part is not None
         self._doubt = False
         if part.kind is Kind.FENCE:
-            self._move(Event.FENCED)  # `_part` stays, to be checked
+            self._move(ReplicaEvent.FENCED)  # `_part` stays, to be checked
             return []
         self._part = None
         self._passed(part)
         if part.kind is Kind.END:
-            self._move(Event.ENDED)
+            self._move(ReplicaEvent.ENDED)
             self._log = self._life = None
             return [self._ended(deposed=self._gives_way)]
         return [Shipped(part.last_no)]
@@ -438,7 +438,7 @@ class Replica:
 
     def _lost(self, *, over: bool = False) -> list[Output]:
         """The term is another replica's. `over`: that one is over, too."""
-        self._move(Event.LOST)
+        self._move(ReplicaEvent.LOST)
         self._over = over
         self._life = self._part = None
         if not isinstance(self._log, Apply | Restore):  # what the local shard does is waited for in any state
@@ -446,13 +446,13 @@ class Replica:
         self._doubt = False
         self.term = 0
         self._answers_until = None
-        if self.state is State.DEPOSED:
+        if self.state is ReplicaState.DEPOSED:
             return [self._ended(deposed=True)]
         return []
 
     def _ended(self, *, deposed: bool) -> Ended:
         return Ended(deposed, self.seen.term if deposed and self.seen else 0)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: ReplicaEvent) -> None:
         """The only place where the state changes."""
         self.state = after(self.state, event)

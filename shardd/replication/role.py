@@ -48,7 +48,7 @@ from shardd.replication.messages import (
 from shardd.replication.objects import Objects
 from shardd.replication.protocol import Replica
 from shardd.replication.role_table import Act, RoleEvent, RoleState, act_on
-from shardd.replication.states import HOLDERS, State
+from shardd.replication.states import HOLDERS, ReplicaState
 from shardd.replication.store import StoreError
 
 TURN_S = 0.1
@@ -203,7 +203,7 @@ class Role:
             return RoleState.HOLDING if self.held.is_set() else RoleState.TAKING
         if self.held.is_set():
             return RoleState.ALONE
-        return RoleState.FOLLOWING if self.replica.state is State.STANDBY else RoleState.CLAIMING
+        return RoleState.FOLLOWING if self.replica.state is ReplicaState.STANDBY else RoleState.CLAIMING
 
     def _meet(self, event: RoleEvent, reason: str = "") -> Act:
         """Do what the table says; what takes long is left to the caller. `reason`: why the role is over, if it is."""
@@ -290,7 +290,7 @@ class Role:
     def _replaced(self) -> bool:
         """Whether the last look showed a term of another machine, which is not over."""
         replica = self.replica
-        if replica is None or replica.state is not State.STANDBY or not replica.waits_for_another:
+        if replica is None or replica.state is not ReplicaState.STANDBY or not replica.waits_for_another:
             return False
         return replica.seen is not None and replica.seen.nonce not in (self.nonce, *self.local.previous)
 
@@ -305,7 +305,7 @@ class Role:
             self._wake = trio.Event()
 
     def _look_for_holder(self) -> None:
-        waits = self._protocol.state is State.STANDBY and self._protocol.waits_for_another
+        waits = self._protocol.state is ReplicaState.STANDBY and self._protocol.waits_for_another
         holder = self.objects.holder if waits else ""
         damage = str(self.objects.damage)
         if (holder, damage) != (self.holder, self.damage):
@@ -360,7 +360,7 @@ class Role:
         """Compare the settings of a term that was not seen before, while this machine does not hold the shard. Returns
         False if the store does not answer. Raises `Mismatch`."""
         assert self.replica is not None
-        if self.replica.state not in (State.STANDBY, State.CLAIMING) or self._fitting == seen.nonce:
+        if self.replica.state not in (ReplicaState.STANDBY, ReplicaState.CLAIMING) or self._fitting == seen.nonce:
             return True
         try:
             await in_thread(partial(self.objects.check_settings, (self.nonce, *self.local.previous)))
@@ -434,7 +434,7 @@ class Role:
                 if self._meet(RoleEvent.DRAIN) is Act.END_TERM:
                     self._do(self._protocol.tick(self._now()))
                     await self.over.wait()
-                if self.replica is not None and self.replica.state is State.DRAINED:
+                if self.replica is not None and self.replica.state is ReplicaState.DRAINED:
                     return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class ReplicaState(StrEnum):
     STANDBY = "standby"
     CLAIMING = "claiming"
     FENCING = "fencing"
@@ -36,7 +36,7 @@ class State(StrEnum):
     DEPOSED = "deposed"
 
 
-class Event(StrEnum):
+class ReplicaEvent(StrEnum):
     CLAIM = "claim"
     """The present term is over."""
     OURS = "ours"
@@ -55,24 +55,32 @@ class Event(StrEnum):
     """A later term, or another replica's part, is where this replica's would be."""
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.STANDBY: {Event.CLAIM: State.CLAIMING},
-    State.CLAIMING: {Event.OURS: State.FENCING, Event.LOST: State.STANDBY},
-    State.FENCING: {Event.FENCED: State.CHECKING, Event.LOST: State.STANDBY},
-    State.CHECKING: {Event.PLACED: State.HOLDING, Event.MISPLACED: State.FENCING, Event.LOST: State.STANDBY},
-    State.HOLDING: {Event.DRAIN: State.DRAINING, Event.LOST: State.DEPOSED},
-    State.DRAINING: {Event.DRAIN: State.DRAINING, Event.ENDED: State.DRAINED, Event.LOST: State.DEPOSED},
-    State.DRAINED: {},
-    State.DEPOSED: {},
+TRANSITIONS: dict[ReplicaState, dict[ReplicaEvent, ReplicaState]] = {
+    ReplicaState.STANDBY: {ReplicaEvent.CLAIM: ReplicaState.CLAIMING},
+    ReplicaState.CLAIMING: {ReplicaEvent.OURS: ReplicaState.FENCING, ReplicaEvent.LOST: ReplicaState.STANDBY},
+    ReplicaState.FENCING: {ReplicaEvent.FENCED: ReplicaState.CHECKING, ReplicaEvent.LOST: ReplicaState.STANDBY},
+    ReplicaState.CHECKING: {
+        ReplicaEvent.PLACED: ReplicaState.HOLDING,
+        ReplicaEvent.MISPLACED: ReplicaState.FENCING,
+        ReplicaEvent.LOST: ReplicaState.STANDBY,
+    },
+    ReplicaState.HOLDING: {ReplicaEvent.DRAIN: ReplicaState.DRAINING, ReplicaEvent.LOST: ReplicaState.DEPOSED},
+    ReplicaState.DRAINING: {
+        ReplicaEvent.DRAIN: ReplicaState.DRAINING,
+        ReplicaEvent.ENDED: ReplicaState.DRAINED,
+        ReplicaEvent.LOST: ReplicaState.DEPOSED,
+    },
+    ReplicaState.DRAINED: {},
+    ReplicaState.DEPOSED: {},
 }
-OWNING = frozenset({State.FENCING, State.CHECKING, State.HOLDING, State.DRAINING})
+OWNING = frozenset({ReplicaState.FENCING, ReplicaState.CHECKING, ReplicaState.HOLDING, ReplicaState.DRAINING})
 """States in which the newest term is, as far as is known, this replica's. It is renewed."""
-HOLDERS = frozenset({State.HOLDING, State.DRAINING})
+HOLDERS = frozenset({ReplicaState.HOLDING, ReplicaState.DRAINING})
 """States in which requests may be answered, as long as the term could be renewed."""
-FINAL = frozenset({State.DRAINED, State.DEPOSED})
+FINAL = frozenset({ReplicaState.DRAINED, ReplicaState.DEPOSED})
 
 
-def after(state: State, event: Event) -> State:
+def after(state: ReplicaState, event: ReplicaEvent) -> ReplicaState:
     """The state after `event`. Raises `AssertionError` for an event that is impossible in `state`, which is a bug."""
     following = TRANSITIONS[state].get(event)
     assert following is not None, f"event {event} in state {state}"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from proto.format.buffer import Buffer
+from shardd.errors import ShardError
 from shardd.replication.names import SERVICE
 from shardd.storage.disk import RealDisk, identity
 
@@ -34,7 +35,7 @@ TIMEOUT = "30s"
 RACERS = 8
 
 
-class StoreError(Exception):
+class StoreError(ShardError):
     """A call to the store failed. The message names the object, the cause and the remedy."""
 
     lasting = False

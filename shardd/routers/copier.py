@@ -18,7 +18,7 @@ from shardd.storage.change import Timing
 from shardd.storage.free_space import LIMIT
 from shardd.storage.indivisible import indivisible
 from shardd.topic.lane import ROOM, Lane
-from shardd.topic.lane_states import Event
+from shardd.topic.lane_states import LaneEvent
 from shardd.topic.topic import Topic
 
 
@@ -55,11 +55,13 @@ class Copier:
         waited = lane.waits
         with indivisible:
             self.staging.allowance.take(taken)
-            self._pinned(topic, lane, Event.FITS if lent else Event.SHORT if made.upto > lane.cursor else Event.EMPTY)
+            self._pinned(
+                topic, lane, LaneEvent.FITS if lent else LaneEvent.SHORT if made.upto > lane.cursor else LaneEvent.EMPTY
+            )
             self.stage(topic, lane, made, taken)
         if not lent:
             if waited and not taken and topic.assigned_config.durability.logged:
-                self._pinned(topic, lane, Event.LOG_WAIT)
+                self._pinned(topic, lane, LaneEvent.LOG_WAIT)
             self.staging.allowance.want(whole - taken)
             return ROOM
         return None if everything else _full(topic, lane, pulled)
@@ -73,7 +75,7 @@ class Copier:
 
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
-    def _pinned(self, topic: Topic, lane: Lane, event: Event) -> None:
+    def _pinned(self, topic: Topic, lane: Lane, event: LaneEvent) -> None:
         """Lets the event happen. Logs the lane's position if it stops or resumes."""
         stopped = lane.stopped
         lane.happens(event)

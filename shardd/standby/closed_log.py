@@ -27,6 +27,7 @@ from threading import Lock
 from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from proto.format.buffer import Buffer
 from proto.model.limits import Limits
@@ -51,7 +52,7 @@ from shardd.storage.wal import file_name
 KEEP_BYTES = 16 << 20
 """The position is kept after so many applied bytes."""
 ASIDE = "aside-"
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class ClosedLog:

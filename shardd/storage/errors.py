@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from proto.model.errors import TopicsError, not_ready
 from shardd.errors import ShardError
 
-_log: Any = structlog.get_logger()
+_log: FilteringBoundLogger = structlog.get_logger()
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 

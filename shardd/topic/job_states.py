@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 
 
-class State(IntEnum):
+class JobState(IntEnum):
     """The numbers are those of the rows in the log and in catalogs."""
 
     FRESH = 0
@@ -37,7 +37,7 @@ class State(IntEnum):
     """It is in the other topic, and its deletion here is staged."""
 
 
-class Event(StrEnum):
+class JobEvent(StrEnum):
     CLAIM = "claim"
     SCHEDULE = "schedule"
     """The record of a delayed job was committed."""
@@ -57,41 +57,53 @@ class Event(StrEnum):
     """It is in the other topic."""
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.FRESH: {Event.CLAIM: State.LEASED, Event.ORDER: State.TRANSFERRING, Event.SCHEDULE: State.SCHEDULED},
-    State.READY: {
-        Event.CLAIM: State.LEASED,
-        Event.ORDER: State.TRANSFERRING,
-        Event.ACK: State.DELETING,
-        Event.ARRIVE: State.ARRIVED,
+TRANSITIONS: dict[JobState, dict[JobEvent, JobState]] = {
+    JobState.FRESH: {
+        JobEvent.CLAIM: JobState.LEASED,
+        JobEvent.ORDER: JobState.TRANSFERRING,
+        JobEvent.SCHEDULE: JobState.SCHEDULED,
     },
-    State.LEASED: {
-        Event.END: State.READY,
-        Event.RELEASE: State.READY,
-        Event.POSTPONE: State.DELAYED,
-        Event.ACK: State.DELETING,
-        Event.ARRIVE: State.ARRIVED,
+    JobState.READY: {
+        JobEvent.CLAIM: JobState.LEASED,
+        JobEvent.ORDER: JobState.TRANSFERRING,
+        JobEvent.ACK: JobState.DELETING,
+        JobEvent.ARRIVE: JobState.ARRIVED,
     },
-    State.DELAYED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.ARRIVED},
-    State.SCHEDULED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.ARRIVED},
-    State.TRANSFERRING: {
-        Event.ORDER: State.TRANSFERRING,
-        Event.CALL_BACK: State.READY,
-        Event.ARRIVE: State.ARRIVED,
+    JobState.LEASED: {
+        JobEvent.END: JobState.READY,
+        JobEvent.RELEASE: JobState.READY,
+        JobEvent.POSTPONE: JobState.DELAYED,
+        JobEvent.ACK: JobState.DELETING,
+        JobEvent.ARRIVE: JobState.ARRIVED,
+    },
+    JobState.DELAYED: {
+        JobEvent.END: JobState.READY,
+        JobEvent.ORDER: JobState.TRANSFERRING,
+        JobEvent.ARRIVE: JobState.ARRIVED,
+    },
+    JobState.SCHEDULED: {
+        JobEvent.END: JobState.READY,
+        JobEvent.ORDER: JobState.TRANSFERRING,
+        JobEvent.ARRIVE: JobState.ARRIVED,
+    },
+    JobState.TRANSFERRING: {
+        JobEvent.ORDER: JobState.TRANSFERRING,
+        JobEvent.CALL_BACK: JobState.READY,
+        JobEvent.ARRIVE: JobState.ARRIVED,
     },
     # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that have left.
-    State.DELETING: {Event.ARRIVE: State.DELETING},
-    State.ARRIVED: {Event.ARRIVE: State.ARRIVED},
+    JobState.DELETING: {JobEvent.ARRIVE: JobState.DELETING},
+    JobState.ARRIVED: {JobEvent.ARRIVE: JobState.ARRIVED},
 }
-DELAYS = (State.DELAYED, State.SCHEDULED)
-TIMED = (State.LEASED, *DELAYS)
+DELAYS = (JobState.DELAYED, JobState.SCHEDULED)
+TIMED = (JobState.LEASED, *DELAYS)
 """States that end by time."""
-GOING = (State.DELETING, State.ARRIVED)
+GOING = (JobState.DELETING, JobState.ARRIVED)
 """States of a staged deletion. No row has them: if the deletion's frame is lost, the job comes back."""
-LASTING = (State.TRANSFERRING, State.SCHEDULED)
+LASTING = (JobState.TRANSFERRING, JobState.SCHEDULED)
 """States that do not depend on leases: a crash never loses them."""
 
 
-def following(event: Event) -> dict[State, State]:
+def following(event: JobEvent) -> dict[JobState, JobState]:
     """State → state after `event`. A state that is missing cannot have the event, which is a bug."""
     return {state: row[event] for state, row in TRANSITIONS.items() if event in row}

@@ -32,17 +32,17 @@ from typing import Any
 
 from proto.model.limits import MAX_REASONS
 from shardd.storage.indivisible import indivisible
-from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, Event, State, following
+from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, JobEvent, JobState, following
 
 Row = list[Any]
 SLACK = 1000
 """A heap is rebuilt when it has more dead entries than live ones plus this many."""
 
 
-_FRESH, _READY, _LEASED = State.FRESH, State.READY, State.LEASED
-_CLAIM, _END = following(Event.CLAIM), following(Event.END)
-_RELEASE, _POSTPONE, _ACK = following(Event.RELEASE), following(Event.POSTPONE), following(Event.ACK)
-_ORDER, _CALL_BACK, _ARRIVE = following(Event.ORDER), following(Event.CALL_BACK), following(Event.ARRIVE)
+_FRESH, _READY, _LEASED = JobState.FRESH, JobState.READY, JobState.LEASED
+_CLAIM, _END = following(JobEvent.CLAIM), following(JobEvent.END)
+_RELEASE, _POSTPONE, _ACK = following(JobEvent.RELEASE), following(JobEvent.POSTPONE), following(JobEvent.ACK)
+_ORDER, _CALL_BACK, _ARRIVE = following(JobEvent.ORDER), following(JobEvent.CALL_BACK), following(JobEvent.ARRIVE)
 
 
 class Job:
@@ -86,7 +86,7 @@ class Queue:
         """`Records.holes` when the entries were last compared with the records."""
         self.reasons: OrderedDict[int, str] = OrderedDict()
         """Why attempts failed, by seq: what the last nack told that gave a reason."""
-        self._counts = [0] * len(State)
+        self._counts = [0] * len(JobState)
         self._timers: list[tuple[int, int, int]] = []
         self._reclaim: list[int] = []
         self._tracked: list[int] = []
@@ -94,7 +94,7 @@ class Queue:
     @property
     def in_flight(self) -> int:
         """Number of jobs that workers hold. A job that is acked counts until its record is gone."""
-        return self._counts[_LEASED] + self._counts[State.DELETING]
+        return self._counts[_LEASED] + self._counts[JobState.DELETING]
 
     @property
     def delayed(self) -> int:
@@ -103,7 +103,7 @@ class Queue:
     @property
     def dead_lettering(self) -> int:
         """Number of jobs in the outbox, and of those that have arrived and whose records are still here."""
-        return self._counts[State.TRANSFERRING] + self._counts[State.ARRIVED]
+        return self._counts[JobState.TRANSFERRING] + self._counts[JobState.ARRIVED]
 
     def ready(self, records: int) -> int:
         """Number of claimable jobs, if the topic has `records` live records. Call `expire` before."""
@@ -209,7 +209,7 @@ class Queue:
             if until > now_ms:
                 job = self._entry(seq)
                 job.until = until
-                self._set(seq, job, State.SCHEDULED)
+                self._set(seq, job, JobState.SCHEDULED)
 
     def holder(self, seq: int, node: str, token: int | None) -> Job | None:
         """The job if `node` holds its live lease with `token`, else None. A `token` of None matches any."""
@@ -306,7 +306,7 @@ class Queue:
         """Make a job TRANSFERRING that the log or a catalog orders to another topic, whatever its state was."""
         job = self._entry(seq)
         job.node = ""
-        self._set(seq, job, State.TRANSFERRING)
+        self._set(seq, job, JobState.TRANSFERRING)
 
     def row(self, seq: int) -> Row:
         job = self.jobs[seq]
@@ -321,7 +321,7 @@ class Queue:
         for seq, state, deliveries, node, token, until in fields.get("rows", ()):
             job = self._entry(seq)
             job.deliveries, job.node, job.token, job.until = deliveries, node, token, until
-            self._set(seq, job, State(state))
+            self._set(seq, job, JobState(state))
         for seq, reason in fields.get("reasons", ()):
             self.explain(seq, reason)
         self.dead_lettered = max(self.dead_lettered, fields.get("dead_lettered", 0))
@@ -334,7 +334,7 @@ class Queue:
             if everything or job.state in LASTING:
                 row = self.row(seq)
                 if job.state in GOING:  # if the frame of its deletion is lost, it must come back
-                    row[1] = int(State.READY)
+                    row[1] = int(JobState.READY)
                 rows.append(row)
         found = {"rows": rows, "dead_lettered": self.dead_lettered}
         reasons = self.told(row[0] for row in rows)
@@ -348,7 +348,7 @@ class Queue:
             heappush(self._tracked, seq)
         return job
 
-    def _set(self, seq: int, job: Job, state: State) -> None:
+    def _set(self, seq: int, job: Job, state: JobState) -> None:
         if job.stream:
             self._left(job)
         self._counts[job.state] -= 1

@@ -26,7 +26,7 @@ from typing import Any
 
 from proto.model.match import Match, parse_match
 from proto.model.router import RouterConfig, as_map, from_map
-from shardd.topic.lane_states import TRANSITIONS, Event, State
+from shardd.topic.lane_states import TRANSITIONS, LaneEvent, LaneState
 
 ROOM = "max_total_bytes"
 
@@ -71,7 +71,7 @@ class Lane:
     """While the lane is not settled: the source has lost records, and the lane waits for the source's head."""
     asked: int = -1
     """While the lane is not settled: the source's head at the last attempt that did not settle it."""
-    state: State = State.COPYING
+    state: LaneState = LaneState.COPYING
     obstacle: str | None = None
     """The limit that refused the last copies, if any were left: the name of a limit, or of an error of a write."""
     held: bool = False
@@ -82,7 +82,7 @@ class Lane:
     @property
     def waits(self) -> bool:
         """True if the cap over all topics had no room for the last copies."""
-        return self.state is not State.COPYING
+        return self.state is not LaneState.COPYING
 
     @property
     def waits_for(self) -> str | None:
@@ -92,15 +92,15 @@ class Lane:
     @property
     def stopped(self) -> bool:
         """True if the lane `waits` and the log has this."""
-        return self.state is State.STOPPED
+        return self.state is LaneState.STOPPED
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: LaneEvent) -> None:
         """Go to the state after `event`. Raises `KeyError` if it cannot happen, which is a bug."""
         self.state = TRANSITIONS[self.state][event]
 
     def resume(self, stopped: bool) -> None:
         """Take the state that the log or the catalog has."""
-        self.state = State.STOPPED if stopped else State.COPYING
+        self.state = LaneState.STOPPED if stopped else LaneState.COPYING
 
     @property
     def arithmetic(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class LaneState(StrEnum):
     COPYING = "copying"
     WAITING = "waiting"
     """The cap over all topics had no room for the last copies."""
@@ -21,7 +21,7 @@ class State(StrEnum):
     """It waits, and the log has this."""
 
 
-class Event(StrEnum):
+class LaneEvent(StrEnum):
     FITS = "fits"
     """There is room for all copies."""
     SHORT = "short"
@@ -32,18 +32,22 @@ class Event(StrEnum):
     """The lane waits again and nothing was taken of the allowance; its topic is logged."""
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.COPYING: {Event.FITS: State.COPYING, Event.SHORT: State.WAITING, Event.EMPTY: State.WAITING},
-    State.WAITING: {
-        Event.FITS: State.COPYING,
-        Event.SHORT: State.WAITING,
-        Event.EMPTY: State.WAITING,
-        Event.LOG_WAIT: State.STOPPED,
+TRANSITIONS: dict[LaneState, dict[LaneEvent, LaneState]] = {
+    LaneState.COPYING: {
+        LaneEvent.FITS: LaneState.COPYING,
+        LaneEvent.SHORT: LaneState.WAITING,
+        LaneEvent.EMPTY: LaneState.WAITING,
     },
-    State.STOPPED: {
-        Event.FITS: State.COPYING,
-        Event.SHORT: State.WAITING,
-        Event.EMPTY: State.STOPPED,
-        Event.LOG_WAIT: State.STOPPED,
+    LaneState.WAITING: {
+        LaneEvent.FITS: LaneState.COPYING,
+        LaneEvent.SHORT: LaneState.WAITING,
+        LaneEvent.EMPTY: LaneState.WAITING,
+        LaneEvent.LOG_WAIT: LaneState.STOPPED,
+    },
+    LaneState.STOPPED: {
+        LaneEvent.FITS: LaneState.COPYING,
+        LaneEvent.SHORT: LaneState.WAITING,
+        LaneEvent.EMPTY: LaneState.STOPPED,
+        LaneEvent.LOG_WAIT: LaneState.STOPPED,
     },
 }

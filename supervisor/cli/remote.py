@@ -102,7 +102,7 @@ def remote(
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shown = [*own, *_shared(patience_s)]
-        run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        vars(run)["__signature__"] = inspect.Signature(shown)
         run.__annotations__ = {each.name: each.annotation for each in shown}
         return run
 

@@ -57,6 +57,7 @@ class Unavailable(ClientError):
 class Answer:
     status: int
     body: bytes
+    headers: http.client.HTTPMessage
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -126,7 +127,7 @@ class Client:
                 why, wanted = f"{self.url}: {_cause(error)}", 0.0 if kept else None
             else:
                 if 200 <= status < 300 or status in also:
-                    return Answer(status, raw)
+                    return Answer(status, raw, headers)
                 refused = _refusal(status, raw)
                 if status not in AGAIN:
                     raise refused
@@ -139,7 +140,7 @@ class Client:
                 self._waiting(why, seconds)
                 self._sleep(seconds)
 
-    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, http.client.HTTPMessage, bytes]:
         if self._connection is None:
             self._connection = self._connect()
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
@@ -148,7 +149,7 @@ class Client:
         raw = response.read()
         if response.will_close:
             self.close()
-        return response.status, dict(response.headers), raw
+        return response.status, response.headers, raw
 
     def _connect(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection
@@ -189,7 +190,7 @@ def _refusal(status: int, raw: bytes) -> Refused:
         return Refused(status, http.client.responses.get(status, "").lower(), shown or "nothing else", {})
 
 
-def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any]) -> float | None:
+def _retry_after(headers: http.client.HTTPMessage, detail: Mapping[str, Any]) -> float | None:
     """Seconds to wait before a retry; None if the answer does not say."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int | float) and exact >= 0:

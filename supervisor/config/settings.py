@@ -60,10 +60,9 @@ def _field(limit: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
 
 
 # Only the schema of `Settings` is built, at its first use.
-_LimitSettings = create_model(  # type: ignore[call-overload]
-    "_LimitSettings",
-    __config__=ConfigDict(extra="ignore", frozen=True, defer_build=True),
-    **{each.name: _field(each) for each in msgspec.structs.fields(Limits)},
+_LIMITS: dict[str, Any] = {each.name: _field(each) for each in msgspec.structs.fields(Limits)}
+_LimitSettings = create_model(
+    "_LimitSettings", __config__=ConfigDict(extra="ignore", frozen=True, defer_build=True), **_LIMITS
 )
 
 

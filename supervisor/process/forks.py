@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from proto.process.fork_server import MAX_BYTES, Fork
 from proto.process.orphan import PARENT_PID_VARIABLE, adopt_orphans
@@ -82,7 +83,7 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = (GATEWAY, SHARD)) -> None:
         self._environment = environment
         self._modules = modules
-        self._log: Any = structlog.get_logger()
+        self._log: FilteringBoundLogger = structlog.get_logger()
         self._turn = trio.Lock()
         self._started = trio.Event()
         self._link: socket.socket | None = None

@@ -1,6 +1,6 @@
-"""Service: boot, readiness, restarts and shutdown of all processes. `topics serve` runs it.
+"""Service: readiness, restarts and shutdown of all processes.
 
-1  Lock the data directory, create the runtime directory, bind the sockets. If one of these fails, nothing is started.
+1  `boot` opens what the service needs. If that fails, nothing is started.
 2  Start shards and gateway together. The gateway answers from its start.
 3  The shards report phases (open → replay → derive → ready), which the supervisor passes on to the gateway.
 4  When all are ready and the gateway has reached every shard, report readiness to systemd and the terminal.
@@ -19,10 +19,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,15 +29,15 @@ from proto.ipc import control, in_hand
 from proto.ipc.control import Shards, ShardState, Start, TakeOver
 from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
-from supervisor.config.settings import Settings, unknown_variables
+from supervisor.config.settings import Settings
 from supervisor.process import listener, reaper, rundir
 from supervisor.process.audit_file import AuditFile, AuditFileError
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms
-from supervisor.process.datadir import DataDir, DataDirError, Manifest, shard_name
+from supervisor.process.datadir import DataDir, shard_name
 from supervisor.process.forks import GATEWAY, SHARD, ForkServer
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
-from supervisor.process.rundir import RuntimeDir, RuntimeDirError
+from supervisor.process.rundir import RuntimeDir
 from supervisor.process.states import ChildState
 from supervisor.process.watchdog import Watchdog, timeout_s
 
@@ -58,12 +55,10 @@ OTHERS_FIRST_S = 8.0
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
-WALRUS_VARIABLE = "TOPICS_WALRUS_LISTEN"
-ROG_VARIABLE = "TOPICS_ROG_LISTEN"
 
 
 class Service:
-    """Runs the children until a signal. Its resources are opened before and closed after by the caller, `serve`."""
+    """Runs the children until a signal. Its resources are opened before and closed after by `boot`."""
 
     def __init__(
         self,
@@ -148,14 +143,11 @@ class Service:
             shards=self._data.shards,
             data_dir=str(self._data.path),
             created_ms=self._data.created_ms,
-            address=self._settings.advertise or self._address(),
+            address=self._settings.advertise or f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}",
             endpoint=self._endpoints[index],
             states=self.states(),
             in_hand_fd=self._in_hand[index],
         )
-
-    def _address(self) -> str:
-        return f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}"
 
     def _for_gateway(self, incarnation: int) -> Launch:
         audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs.fileno())
@@ -455,131 +447,3 @@ class Service:
                 for child in self._children
             },
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """Resources of a service. `serve` closes them."""
-
-    data: DataDir
-    runtime: RuntimeDir
-    listening: socket.socket
-    protocols: Protocols
-    audit: AuditFile | None = None
-
-
-def serve(
-    settings: Settings,
-    keys: Keys,
-    announce: Callable[[str], None],
-    complain: Callable[[str], None],
-    fresh: Manifest | None = None,
-) -> int:
-    """Open all resources, run the service, close them. Blocks. Returns the exit status.
-
-    `announce` is called with the line that reports readiness, `complain` with the reason if the service cannot start.
-    `fresh` describes a data directory that is still to be made.
-    """
-    with ExitStack() as closing:
-        forks = ForkServer(environment_for_children(os.environ))
-        closing.callback(forks.stop)
-        with suppress(OSError):  # the service tries again
-            forks.start()
-        try:
-            opened = _open(settings, keys, closing, fresh)
-        except listener.ExposedError as error:
-            complain(str(error))
-            return EXIT_USAGE
-        except (listener.ListenError, AuditFileError, DataDirError, RuntimeDirError) as error:
-            complain(str(error))
-            return EXIT_FAILED
-        notifier = Notifier.of(os.environ)
-        closing.callback(notifier.close)
-        logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
-        for name, meant in unknown_variables(os.environ):
-            logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
-        _log_access(logger, keys, opened)
-        _log_start(logger, opened)
-        service = Service(
-            settings,
-            opened.data,
-            opened.runtime,
-            opened.listening,
-            notifier,
-            logger,
-            announce,
-            keys=keys,
-            protocols=opened.protocols,
-            audit=opened.audit,
-            forks=forks,
-        )
-        return trio.run(service.run)
-
-
-def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | None) -> _Opened:
-    """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
-    `AuditFileError`, `DataDirError` or `RuntimeDirError`."""
-    family, address = listener.resolve(settings.host, settings.port)
-    allowed = keys.keys is not None or settings.allow_insecure_no_auth
-    listener.check_exposure(settings.host, address, allowed=allowed)
-    unguarded = settings.allow_insecure_no_auth
-    walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
-    rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
-    shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
-    data = DataDir.open(settings.data_dir, shards, created_ms)
-    closing.callback(data.close)
-    runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
-    closing.callback(runtime.close)
-    listening = listener.listen(family, address)
-    closing.callback(listening.close)
-    walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
-    for each in walrus:
-        closing.callback(each.close)
-    rog = listener.listen_all(rog_at, ROG_VARIABLE)
-    for each in rog:
-        closing.callback(each.close)
-    audit = None if settings.audit_log is None else AuditFile(settings.audit_log)
-    if audit is not None:
-        closing.callback(audit.close)
-    return _Opened(data, runtime, listening, Protocols(walrus, rog), audit)
-
-
-def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
-    """Log what clients may do without a key, and from where."""
-    listeners = [("HTTP", [opened.listening]), ("Walrus", opened.protocols.walrus), ("Rog", opened.protocols.rog)]
-    if keys.keys is None:
-        logger.warning(
-            "no_authentication",
-            meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-            reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
-        )
-        return
-    logger.info(
-        "authentication",
-        keys=len(keys.keys),
-        reachable_from=listener.reachable_from(opened.listening.getsockname()),
-    )
-    for name, sockets in listeners[1:]:
-        if sockets:
-            logger.warning(
-                "protocol_without_keys",
-                protocol=name,
-                meaning="this protocol requires no key",
-                reachable_from=listener.widest([each.getsockname() for each in sockets]),
-            )
-    if keys.path is not None and keys.path.stat().st_mode & 0o007:
-        logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
-
-
-def _log_start(logger: Any, opened: _Opened) -> None:
-    walrus, rog = opened.protocols.walrus, opened.protocols.rog
-    logger.info(
-        "starting",
-        python=sys.version.split()[0],
-        shards=opened.data.shards,
-        data_dir=str(opened.data.path),
-        runtime_dir=str(opened.runtime.path),
-        url=listener.url(opened.listening),
-        **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
-        **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
-    )

@@ -18,7 +18,7 @@ from shardd.replication.messages import (
     Seen,
 )
 from shardd.replication.protocol import Replica
-from shardd.replication.states import Event, State
+from shardd.replication.states import ReplicaEvent, ReplicaState
 
 
 class NoFence(Replica):
@@ -26,8 +26,8 @@ class NoFence(Replica):
 
     def _absent(self, request: ReadPart, now: float) -> list[Output]:
         outputs = super()._absent(request, now)
-        if self.state is State.FENCING and not self._restore:
-            self._move(Event.FENCED)
+        if self.state is ReplicaState.FENCING and not self._restore:
+            self._move(ReplicaEvent.FENCED)
         return outputs
 
     def _checked(self, seen: Seen, now: float) -> list[Output]:
@@ -68,7 +68,7 @@ class ForgetsWhatItSent(Replica):
     its nonce counts as what it would create."""
 
     def _next(self, now: float) -> Request | None:
-        if self.state is State.HOLDING:
+        if self.state is ReplicaState.HOLDING:
             self._part = None
         return super()._next(now)
 
@@ -94,7 +94,7 @@ class TakesAnyPart(Replica):
     """Takes whatever is in its part's number for its own."""
 
     def _read(self, part: Part) -> list[Output]:
-        return self._created() if self.state is State.HOLDING else super()._read(part)
+        return self._created() if self.state is ReplicaState.HOLDING else super()._read(part)
 
 
 class NoWait(Replica):

@@ -13,14 +13,18 @@ from collections import Counter
 import pytest
 
 from shardd.replication.protocol import Replica
-from shardd.replication.states import TRANSITIONS, Event, State
+from shardd.replication.states import TRANSITIONS, ReplicaEvent, ReplicaState
 from tests.simulation import broken_replicas as broken
 from tests.simulation.replication import TIMING, Disk, Flaws, Machine, World, run
 
 DEFAULT_SEED = 0
 FEW = 120
 MANY = 20_000
-RARE = {(State.CHECKING, Event.MISPLACED), (State.DRAINING, Event.DRAIN), (State.DRAINING, Event.LOST)}
+RARE = {
+    (ReplicaState.CHECKING, ReplicaEvent.MISPLACED),
+    (ReplicaState.DRAINING, ReplicaEvent.DRAIN),
+    (ReplicaState.DRAINING, ReplicaEvent.LOST),
+}
 """Transitions that a few schedules may miss."""
 
 FLAWS = {
@@ -52,11 +56,11 @@ def first_seed() -> int:
 
 
 @pytest.fixture
-def moves(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[State, Event]]:
-    counted: Counter[tuple[State, Event]] = Counter()
+def moves(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[ReplicaState, ReplicaEvent]]:
+    counted: Counter[tuple[ReplicaState, ReplicaEvent]] = Counter()
     move = Replica._move
 
-    def counting(self: Replica, event: Event) -> None:
+    def counting(self: Replica, event: ReplicaEvent) -> None:
         counted[self.state, event] += 1
         move(self, event)
 
@@ -75,7 +79,9 @@ def caught(name: str, first: int, most: int) -> int:
     return next((n for n, seed in enumerate(range(first, first + most), 1) if run(seed, FLAWS[name])), 0)
 
 
-def test_nothing_acknowledged_is_lost_and_every_transition_is_met(moves: Counter[tuple[State, Event]]) -> None:
+def test_nothing_acknowledged_is_lost_and_every_transition_is_met(
+    moves: Counter[tuple[ReplicaState, ReplicaEvent]],
+) -> None:
     sweep(first_seed(), FEW)
     assert {(state, event) for state, row in TRANSITIONS.items() for event in row} - RARE <= moves.keys()
 
@@ -103,7 +109,7 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
 
 @pytest.mark.long
 def test_nothing_is_lost_in_many_schedules(
-    moves: Counter[tuple[State, Event]], capsys: pytest.CaptureFixture[str]
+    moves: Counter[tuple[ReplicaState, ReplicaEvent]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = int(os.environ.get("TOPICS_TEST_SEED") or random.randrange(1 << 32))
     began = time.monotonic()

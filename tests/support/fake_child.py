@@ -22,8 +22,9 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
@@ -63,7 +64,13 @@ def run() -> int:
                 if index and (name != f"shard-{index}" or (directory / "mended").exists()):
                     behaviour = "good"
             line = json.dumps(
-                [type(message).__name__, asdict(message), os.getpid(), dict(os.environ)], default=bytes.hex
+                [
+                    type(message).__name__,
+                    msgspec.to_builtins(message, builtin_types=(bytes,)),
+                    os.getpid(),
+                    dict(os.environ),
+                ],
+                default=bytes.hex,
             )
             with open(directory / f"{name}.log", "a") as log:
                 log.write(f"\n{line}")  # the newline first: a line that a kill cut short gets no other behind it

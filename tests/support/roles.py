@@ -17,7 +17,7 @@ from shardd.replication.names import ShardNames, number_of
 from shardd.replication.objects import Objects
 from shardd.replication.role import Role
 from shardd.replication.shipper import Pace, Shipper
-from shardd.replication.states import State
+from shardd.replication.states import ReplicaState
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
@@ -123,7 +123,7 @@ class Machine:
         """Take the shard over by an operator's word, let the time pass that a holder may still answer, and open it."""
         self.role.take_over()
         with trio.fail_after(60):
-            while self.role.replica is None or self.role.replica.state in (State.STANDBY, State.CLAIMING):  # noqa: ASYNC110
+            while self.role.replica is None or self.role.replica.state in (ReplicaState.STANDBY, ReplicaState.CLAIMING):  # noqa: ASYNC110
                 await trio.sleep(0.002)
         self.time.now += TIMING.handover
         return await self.open()

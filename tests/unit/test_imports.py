@@ -151,7 +151,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         },
         "queues": {"changes", "delivery", "frames", "storage", "topic"},
         "recovery": {"errors", "clock", "frames", "storage", "topic"},
-        "replication": {"clock", "storage"},
+        "replication": {"clock", "errors", "storage"},
         "routers": {"changes", "clock", "frames", "storage", "topic"},
         "restoring": {"changes", "recovery", "routers", "topic"},
         "shard": {

@@ -125,7 +125,8 @@ def _made(kind: Any) -> Reader:
     if origin in (Union, UnionType):
         return partial(_first_that_fits, [reader(each) for each in arguments])
     if validator := getattr(origin, "__pydantic_validator__", None):
-        return validator.validate_python  # type: ignore[no-any-return]
+        read: Reader = validator.validate_python
+        return read
     if hasattr(origin, "__struct_fields__"):
         return partial(sys.modules["msgspec"].convert, type=kind, str_keys=True)
     if dataclasses.is_dataclass(origin):

@@ -10,17 +10,14 @@ import os
 import resource
 import shutil
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import typer
 
@@ -233,7 +230,7 @@ def _clock(url: str) -> Iterator[Finding]:
     """The clock of the service, by the time in its answers, which has whole seconds."""
     try:
         away = _skew(url)
-    except (OSError, HTTPException, ValueError, TypeError) as error:
+    except (ClientError, ValueError, TypeError) as error:
         yield Finding("clock", "warn", f"the time of the service is unknown ({type(error).__name__})")
         return
     if abs(away) > SKEW_S:
@@ -244,21 +241,10 @@ def _clock(url: str) -> Iterator[Finding]:
 
 
 def _skew(url: str) -> float:
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    host = str(parts.hostname)
-    connection: HTTPConnection = (
-        HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context())
-        if secure
-        else HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
-    )
-    try:
+    with Client(url, None, patience_s=0, timeout_s=TIMEOUT_S) as client:
         before = time.time()
-        connection.request("GET", parts.path.rstrip("/") + "/v0/health")
-        told = parsedate_to_datetime(connection.getresponse().headers["Date"]).timestamp()
+        told = parsedate_to_datetime(client.request("GET", "/v0/health", also=range(600)).headers["Date"]).timestamp()
         after = time.time()
-    finally:
-        connection.close()
     if told > after:
         return told - after
     return min(0.0, told + 1 - before)

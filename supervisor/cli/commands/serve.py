@@ -16,9 +16,9 @@ from supervisor.cli.terminal import (
 )
 from supervisor.config import settings as settings_module
 from supervisor.config.keys import KeysError, obtain
+from supervisor.process.boot import serve as serve_until_stopped
 from supervisor.process.datadir import MANIFEST
 from supervisor.process.service import EXIT_FAILED, EXIT_USAGE
-from supervisor.process.service import serve as serve_until_stopped
 
 
 def serve(

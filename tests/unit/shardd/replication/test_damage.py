@@ -13,7 +13,7 @@ from shardd.offline import replica
 from shardd.replication import parts, role
 from shardd.replication.damage import Damage
 from shardd.replication.names import ShardNames
-from shardd.replication.states import State
+from shardd.replication.states import ReplicaState
 from tests.support.bucket import MemoryStore
 from tests.support.roles import Machine, Pair
 from tests.support.shipped import SMALL, Shipped
@@ -54,7 +54,7 @@ async def refused(pair: Pair, machine: Machine, name: str) -> None:
     await named(pair, machine, name)
     await pair.silence()
     assert machine.role.replica is not None
-    assert machine.role.replica.state in (State.STANDBY, State.CLAIMING, State.FENCING)
+    assert machine.role.replica.state in (ReplicaState.STANDBY, ReplicaState.CLAIMING, ReplicaState.FENCING)
     assert not machine.role.held.is_set()
     assert not machine.role.serving()
     assert not any(term > 1 for term, kind in pair.kinds_there() if kind == parts.FENCE)

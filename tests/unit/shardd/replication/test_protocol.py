@@ -28,7 +28,7 @@ from shardd.replication.messages import (
     Timing,
 )
 from shardd.replication.protocol import Replica
-from shardd.replication.states import State
+from shardd.replication.states import ReplicaState
 
 BEGIN = Position()
 TIMING = Timing(time_to_live=9.0)
@@ -146,7 +146,7 @@ def test_a_foreign_part_in_its_place_deposes_a_holder(holder: Bench) -> None:
     holder.answer(CreatePart, Result.TAKEN)
     holder.answer(ReadPart, Part(2, Kind.FENCE, 2, "other", 1, 0))
     assert isinstance(holder.told[-1], Ended)
-    assert holder.replica.state is State.DEPOSED
+    assert holder.replica.state is ReplicaState.DEPOSED
     assert not holder.replica.serving(holder.now)
     holder.wait(50)
     assert not [each for each in holder.open if isinstance(each, CreatePart)]
@@ -180,7 +180,7 @@ def test_a_term_is_over_when_it_did_not_change_for_the_time_to_live_on_the_obser
         bench.wait(4.4)
         bench.see(4, "other", 17)
         bench.answer(ReadPart, Result.ABSENT)
-    assert bench.replica.state is State.STANDBY, "8.8 of 9 seconds"
+    assert bench.replica.state is ReplicaState.STANDBY, "8.8 of 9 seconds"
     bench.wait(3)
     bench.see(4, "other", 17)
     assert bench.asked(CreateTerm).term == 5
@@ -194,7 +194,7 @@ def test_a_sign_of_life_begins_the_time_again(bench: Bench) -> None:
     bench.answer(ReadPart, Result.ABSENT)
     bench.wait(8)
     bench.see(4, "other", 18)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
 
 
 def test_time_without_answers_counts_for_nothing(bench: Bench) -> None:
@@ -203,7 +203,7 @@ def test_time_without_answers_counts_for_nothing(bench: Bench) -> None:
     bench.answer(ReadPart, Result.UNKNOWN)
     bench.wait(100)
     bench.answer(Look, Result.UNKNOWN)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
 
 
 def test_without_automatic_takeover_only_an_operator_ends_a_silent_term() -> None:
@@ -212,7 +212,7 @@ def test_without_automatic_takeover_only_an_operator_ends_a_silent_term() -> Non
     bench.answer(ReadPart, Result.ABSENT)
     bench.wait(100)
     bench.see(4, "other", 17)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
     bench.answer(ReadPart, Result.ABSENT)
     bench.replica.take_over()
     bench.wait(1)
@@ -235,7 +235,7 @@ def test_the_end_of_a_term_lets_a_standby_take_over_at_once(bench: Bench) -> Non
 
 @pytest.mark.parametrize("answer", [Result.DONE, Result.TAKEN, Result.UNKNOWN])
 def test_whose_a_term_is_says_the_look_and_not_the_creation(answer: Result) -> None:
-    for nonce, state in (("me", State.FENCING), ("other", State.STANDBY)):
+    for nonce, state in (("me", ReplicaState.FENCING), ("other", ReplicaState.STANDBY)):
         bench = Bench()
         bench.see(0, "")
         bench.answer(CreateTerm, answer)
@@ -297,7 +297,7 @@ def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -
 def test_a_term_of_the_same_directory_is_not_waited_for_by_a_shard_that_follows() -> None:
     bench = Bench(previous="me before", follows=True)
     bench.see(4, "me before", 17)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
     bench.replica.take_over()
     bench.wait(0)
     bench.answer(ReadPart, Result.ABSENT)
@@ -339,7 +339,7 @@ def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> No
     bench._take(bench.replica.answered(look, Seen(6, "third", 1, BEGIN), bench.now))
     bench.wait(TIMING.renewal)
     bench.see(6, "third", 1)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
     assert not [each for each in bench.open if isinstance(each, CreateTerm)]
 
 
@@ -357,7 +357,7 @@ def test_a_holder_that_answers_without_a_term_is_not_waited_for() -> None:
 def test_a_fence_of_a_later_term_makes_a_candidate_a_standby(bench: Bench) -> None:
     bench.claim()
     bench.answer(ReadPart, Part(1, Kind.FENCE, 2, "other", 1, 0))
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
 
 
 def test_a_fence_that_retention_had_passed_does_not_count(bench: Bench) -> None:
@@ -476,7 +476,7 @@ def test_a_candidate_that_sees_a_later_term_is_a_standby(bench: Bench) -> None:
     bench.answer(Renew, Result.DONE)
     look = bench.open[-1]
     bench.replica.answered(look, Seen(2, "other", 1, BEGIN), bench.now)
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
 
 
 # The end
@@ -501,7 +501,7 @@ def test_a_part_that_is_open_when_a_term_is_lost_is_not_created_again(bench: Ben
     bench.answer(ReadPart, Result.ABSENT)
     bench.answer(Renew, Result.DONE)
     bench.see(2, "other")
-    assert bench.replica.state is State.STANDBY
+    assert bench.replica.state is ReplicaState.STANDBY
     bench.answer(CreatePart, Result.UNKNOWN)
     bench.wait(2)
     assert not [each for each in bench.open if isinstance(each, CreatePart)]

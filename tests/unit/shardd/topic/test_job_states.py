@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardd.topic import job_states
-from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, TRANSITIONS, Event, State
+from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, TRANSITIONS, JobEvent, JobState
 from shardd.topic.job_table import Job, Queue
 from tests.support.state_tables import drawn
 
@@ -17,15 +17,15 @@ NOW, LATER = 1_000, 2_000
 
 
 def test_the_docstring_draws_the_table() -> None:
-    assert drawn(job_states.__doc__, State, Event) == TRANSITIONS
+    assert drawn(job_states.__doc__, JobState, JobEvent) == TRANSITIONS
 
 
 def test_every_state_but_the_last_can_be_left_and_reached() -> None:
-    assert set(TRANSITIONS) == set(State)
-    assert set(State) - {after for row in TRANSITIONS.values() for after in row.values()} == {State.FRESH}
-    assert {event for row in TRANSITIONS.values() for event in row} == set(Event)
-    assert {state for state, row in TRANSITIONS.items() if Event.END in row} == set(TIMED) > set(DELAYS)
-    assert set(LASTING) <= set(State)
+    assert set(TRANSITIONS) == set(JobState)
+    assert set(JobState) - {after for row in TRANSITIONS.values() for after in row.values()} == {JobState.FRESH}
+    assert {event for row in TRANSITIONS.values() for event in row} == set(JobEvent)
+    assert {state for state, row in TRANSITIONS.items() if JobEvent.END in row} == set(TIMED) > set(DELAYS)
+    assert set(LASTING) <= set(JobState)
 
 
 class OneJob:
@@ -36,26 +36,26 @@ class OneJob:
         self.seq = seq
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobState:
         job = self.queue.jobs.get(self.seq)
-        return State.FRESH if job is None else job.state
+        return JobState.FRESH if job is None else job.state
 
     def entry(self) -> Job:
         return self.queue.jobs[self.seq]
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: JobEvent) -> None:
         """Let the event happen to the job as the shard does. Raises `KeyError` if it cannot."""
         queue, seq = self.queue, self.seq
-        doings: dict[Event, Callable[[], object]] = {
-            Event.CLAIM: lambda: queue.lease([seq], "node", [seq], NOW, ""),
-            Event.SCHEDULE: lambda: queue.schedule(seq, [NOW], 0),
-            Event.END: self._end,
-            Event.RELEASE: lambda: queue.release(seq, self.entry(), NOW, NOW),
-            Event.POSTPONE: lambda: queue.release(seq, self.entry(), LATER, NOW),
-            Event.ACK: lambda: queue.ack(seq, self.entry()),
-            Event.ORDER: lambda: queue.order(seq),
-            Event.CALL_BACK: lambda: queue.cancel_transfer(seq),
-            Event.ARRIVE: lambda: queue.arrived(seq, self.entry()),
+        doings: dict[JobEvent, Callable[[], object]] = {
+            JobEvent.CLAIM: lambda: queue.lease([seq], "node", [seq], NOW, ""),
+            JobEvent.SCHEDULE: lambda: queue.schedule(seq, [NOW], 0),
+            JobEvent.END: self._end,
+            JobEvent.RELEASE: lambda: queue.release(seq, self.entry(), NOW, NOW),
+            JobEvent.POSTPONE: lambda: queue.release(seq, self.entry(), LATER, NOW),
+            JobEvent.ACK: lambda: queue.ack(seq, self.entry()),
+            JobEvent.ORDER: lambda: queue.order(seq),
+            JobEvent.CALL_BACK: lambda: queue.cancel_transfer(seq),
+            JobEvent.ARRIVE: lambda: queue.arrived(seq, self.entry()),
         }
         doings[event]()
 
@@ -63,9 +63,9 @@ class OneJob:
         self.queue.expire(LATER)
 
 
-def path_to(state: State) -> list[Event]:
+def path_to(state: JobState) -> list[JobEvent]:
     """The shortest series of events from FRESH to a state."""
-    paths: dict[State, list[Event]] = {State.FRESH: []}
+    paths: dict[JobState, list[JobEvent]] = {JobState.FRESH: []}
     while state not in paths:
         paths |= {
             after: [*path, event]
@@ -76,9 +76,9 @@ def path_to(state: State) -> list[Event]:
     return paths[state]
 
 
-@pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
-def test_the_job_table_goes_as_the_table_says(state: State, event: Event) -> None:
+@pytest.mark.parametrize("event", JobEvent)
+@pytest.mark.parametrize("state", JobState)
+def test_the_job_table_goes_as_the_table_says(state: JobState, event: JobEvent) -> None:
     job = OneJob(Queue())
     for each in path_to(state):
         job.happens(each)
@@ -87,47 +87,47 @@ def test_the_job_table_goes_as_the_table_says(state: State, event: Event) -> Non
     if after is not None:
         job.happens(event)
         assert job.state is after
-    elif event in (Event.END, Event.CALL_BACK):
+    elif event in (JobEvent.END, JobEvent.CALL_BACK):
         job.happens(event)  # the queue looks for itself which jobs these concern
         assert job.state is state
-    elif event is not Event.SCHEDULE:  # it is replayed over the rows of a catalog
+    elif event is not JobEvent.SCHEDULE:  # it is replayed over the rows of a catalog
         with pytest.raises(KeyError):
             job.happens(event)
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(Event)), max_size=40))
-def test_figures_and_rows_follow_the_states(steps: list[tuple[int, Event]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(JobEvent)), max_size=40))
+def test_figures_and_rows_follow_the_states(steps: list[tuple[int, JobEvent]]) -> None:
     queue = Queue()
-    states = dict.fromkeys(range(1, 5), State.FRESH)
+    states = dict.fromkeys(range(1, 5), JobState.FRESH)
     for seq, event in steps:
         if event in TRANSITIONS[states[seq]]:
-            due = [s for s, state in states.items() if state in TIMED] if event is Event.END else [seq]
+            due = [s for s, state in states.items() if state in TIMED] if event is JobEvent.END else [seq]
             OneJob(queue, seq).happens(event)
             states |= {each: TRANSITIONS[states[each]][event] for each in due}
         assert states == {seq: OneJob(queue, seq).state for seq in states}
         each = list(states.values())
-        assert queue.ready(len(states)) == each.count(State.FRESH) + each.count(State.READY)
-        assert queue.in_flight == each.count(State.LEASED) + each.count(State.DELETING)
+        assert queue.ready(len(states)) == each.count(JobState.FRESH) + each.count(JobState.READY)
+        assert queue.in_flight == each.count(JobState.LEASED) + each.count(JobState.DELETING)
         assert queue.delayed == sum(map(each.count, DELAYS))
-        assert queue.dead_lettering == each.count(State.TRANSFERRING) + each.count(State.ARRIVED)
+        assert queue.dead_lettering == each.count(JobState.TRANSFERRING) + each.count(JobState.ARRIVED)
         assert queue.ready(len(states)) + queue.in_flight + queue.delayed + queue.dead_lettering == len(states)
-        first = min((seq for seq, state in states.items() if state is State.READY), default=None)
+        first = min((seq for seq, state in states.items() if state is JobState.READY), default=None)
         assert queue.first_ready() == first
     back = Queue()
     back.apply(queue.dump(everything=True))
-    again = dict.fromkeys(GOING, State.READY)  # the frame of its deletion may be lost
+    again = dict.fromkeys(GOING, JobState.READY)  # the frame of its deletion may be lost
     assert {seq: OneJob(back, seq).state for seq in states} == {
         s: again.get(state, state) for s, state in states.items()
     }
 
 
 def test_an_undone_change_leaves_the_state_before_it() -> None:
-    for state in State:
+    for state in JobState:
         for event in TRANSITIONS[state]:
             job = OneJob(Queue())
             for each in path_to(state):
                 job.happens(each)
-            saved = None if state is State.FRESH else job.entry().saved()
+            saved = None if state is JobState.FRESH else job.entry().saved()
             job.happens(event)
             job.queue.undo(job.seq, saved)
             assert job.state is state

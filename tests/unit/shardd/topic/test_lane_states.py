@@ -6,17 +6,17 @@ import pytest
 
 from shardd.topic import lane_states
 from shardd.topic.lane import Lane, load
-from shardd.topic.lane_states import TRANSITIONS, Event, State
+from shardd.topic.lane_states import TRANSITIONS, LaneEvent, LaneState
 from tests.support.state_tables import drawn
 
 
 def test_the_docstring_draws_the_table() -> None:
-    assert drawn(lane_states.__doc__, State, Event) == TRANSITIONS
+    assert drawn(lane_states.__doc__, LaneState, LaneEvent) == TRANSITIONS
 
 
-@pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
-def test_a_lane_follows_the_table(state: State, event: Event) -> None:
+@pytest.mark.parametrize("event", LaneEvent)
+@pytest.mark.parametrize("state", LaneState)
+def test_a_lane_follows_the_table(state: LaneState, event: LaneEvent) -> None:
     lane = Lane("source", 1, 0, 0, 1, state=state)
     if event in TRANSITIONS[state]:
         lane.happens(event)
@@ -26,12 +26,15 @@ def test_a_lane_follows_the_table(state: State, event: Event) -> None:
             lane.happens(event)
 
 
-@pytest.mark.parametrize("state", State)
-def test_the_log_has_whether_a_lane_is_stopped(state: State) -> None:
+@pytest.mark.parametrize("state", LaneState)
+def test_the_log_has_whether_a_lane_is_stopped(state: LaneState) -> None:
     lane = Lane("source", 1, 0, 0, 1, state=state)
-    assert (lane.waits, lane.stopped) == (state is not State.COPYING, state is State.STOPPED)
-    assert load(lane.dump(0)).state is (State.STOPPED if lane.stopped else State.COPYING)
+    assert (lane.waits, lane.stopped) == (state is not LaneState.COPYING, state is LaneState.STOPPED)
+    assert load(lane.dump(0)).state is (LaneState.STOPPED if lane.stopped else LaneState.COPYING)
 
 
 def test_only_a_lane_that_waits_already_logs_it() -> None:
-    assert [state for state in State if Event.LOG_WAIT in TRANSITIONS[state]] == [State.WAITING, State.STOPPED]
+    assert [state for state in LaneState if LaneEvent.LOG_WAIT in TRANSITIONS[state]] == [
+        LaneState.WAITING,
+        LaneState.STOPPED,
+    ]
