@@ -1,4 +1,4 @@
-"""Deployment files: written as they are, and over nothing of somebody else's."""
+"""Deployment files: written as they are, and over no other file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_file_with_other_content_stops_everything_unless_forced(tmp_path: Path
     assert (tmp_path / first).read_bytes() == files()[first]
 
 
-def test_a_link_that_leads_nowhere_is_somebody_elses_too(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_is_another_file_too(tmp_path: Path) -> None:
     first = next(iter(files()))
     (tmp_path / first).parent.mkdir(parents=True)
     (tmp_path / first).symlink_to(tmp_path / "nowhere")
