@@ -34,8 +34,6 @@ from shardd.storage.wal import SyncJob, Wal, WalError
 
 REST = 4
 """A sync that no change waits for begins this many times the last sync's duration after it: a fifth of the time."""
-ALONE = 2
-"""A reader that waits for at most so many frames does not wait for that rest, too: the shard is not busy."""
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
@@ -202,8 +200,7 @@ class Commits:
         """Sync until cancelled: at once if a change waits for it, else after a pause.
 
         The pause lasts for the group-commit window, unless a reader waits (`urge`), and at least until four times the
-        last sync's duration has passed since that sync, unless a reader waits for few frames. So these syncs take at
-        most a fifth of a busy shard's time.
+        last sync's duration has passed since that sync. So these syncs take at most a fifth of a busy shard's time.
         Under pressure the window is wider, also for changes that wait.
         """
         with SyncThread() as thread:
@@ -220,9 +217,7 @@ class Commits:
 
     async def _pause(self, window_ends: float) -> None:
         while not self._sync_awaited:
-            due = max(window_ends, self._rested_at)
-            if self._urged:
-                due = 0.0 if self._wal.written_no - self._wal.synced_no <= ALONE else self._rested_at
+            due = self._rested_at if self._urged else max(window_ends, self._rested_at)
             if trio.current_time() >= due:
                 return
             self._urgent = trio.Event()
