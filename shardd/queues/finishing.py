@@ -51,6 +51,7 @@ class Finished:
 
     def end(self) -> None:
         """One of the changes is committed."""
+        assert self._open > 0, "each change commits once"
         self._open -= 1
         if self.settled and self._then is not None:
             self._then()

@@ -111,6 +111,7 @@ class Quarantine:
             self.set_apart(topic, error, look)
 
     def set_apart(self, topic: Topic, error: SegmentError, look: Callable[[], object]) -> None:
+        assert topic.damage is None, "the first reason stays until the topic is whole"
         topic.damage = Damage(str(error), self._clock.now_ms(), look, due=self._clock.monotonic() + FIRST_LOOK_S)
         self._fresh.append(topic)
         self._apart[topic.id] = topic

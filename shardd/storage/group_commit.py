@@ -172,6 +172,7 @@ class Commits:
         timing = Timing(write_ms)
         for change in staged:
             if change.requires_sync:
+                assert not self._waiting or self._waiting[-1].number <= change.number, "commits keep the log's order"
                 change.written_at, change.write_ms = now, write_ms
                 self._waiting.append(change)
             else:

@@ -240,6 +240,7 @@ class Segment:
             self.last_seq = entry.last_seq
 
     def move_to_cold(self, directory: Path) -> None:
+        assert self.sealed, "no batch is written to a file that was copied"
         self.parts.drop(self.data_path)
         self._place(directory)
         self.cold = True

@@ -261,6 +261,7 @@ class Wal:
             self._rotate()
 
     def _mark_synced(self, upto_no: int) -> None:
+        assert self.synced_no <= upto_no <= self.written_no, "frames are written, then synced, in order"
         self.synced_no = upto_no
         last = None
         while self._unsynced and self._unsynced[0][0] <= upto_no:

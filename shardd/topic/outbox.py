@@ -92,6 +92,7 @@ class Outbox:
 
     def add(self, transfers: dict[int, Transfer]) -> None:
         """Take in transfers whose order has committed. They replace earlier ones of the same seqs."""
+        assert transfers.keys() <= self.ordered, "an order is staged, then committed"
         self.transfers.update(transfers)
         self.ordered -= transfers.keys()
         for seq in self.parked.keys() & transfers.keys():

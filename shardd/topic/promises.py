@@ -59,6 +59,7 @@ class Promise:
 
     def end(self, held: int, pending: int, apart: bool) -> bool:
         """Staged records are visible or undone; those that are left have `pending` bytes. Returns False if none is."""
+        assert self._staged > 0, "each promise ends once"
         self._staged -= 1
         sinks = self.most - (min(self.most, held + pending) if self._staged else held)
         self.most -= sinks
@@ -68,4 +69,5 @@ class Promise:
             self._apart -= apart
             if not self._apart:
                 self._all.apart -= self.most - held
+        assert self._all.booked >= 0, "no topic holds more than its promise"
         return bool(self._staged)
