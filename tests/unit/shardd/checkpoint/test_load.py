@@ -74,7 +74,7 @@ def test_damage_is_met_at_the_first_use_and_is_the_trouble_of_its_topic_alone(ho
 def test_large_topics_are_read_from_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_summary, "FRAMES", 2)
     disk = CountingDisk()
-    shard = various(disk, 4)
+    shard = various(disk, 4).restarted()
     shard.append("small", 1)
     shard.shard.close()
     disk.reads.clear()

@@ -15,6 +15,7 @@ def test_files_that_no_topic_knows_go_with_the_first_checkpoint() -> None:
     assert isinstance(disk, FaultDisk)
     folder = next(path.parent for path in disk.names if path.suffix == ".data")
     for stray in (folder / "seg-00000000000000000099.data", folder.with_name("00000000000000ff") / "seg-1.idx"):
+        disk.make_dir(stray.parent)
         disk.create(stray)
         again = shard.restarted()
         assert stray in disk.names

@@ -105,7 +105,7 @@ def test_a_standby_makes_checkpoints_so_that_its_log_stays_short(holder: Shipped
     held = sum(path.stat().st_size for path in (standby.path / "wal").iterdir())
     assert held < 5 * 4096 < sum(len(data) for name, data in holder.store.objects.items() if "/log/" in name)
     found = exhaust(open_shard(RealDisk(), standby.clock, standby.path, standby.limits, restarted=False))
-    assert found.directory.visible["seqs"].position.next_seq == holder.shard.directory.visible["seqs"].next_seq
+    assert found.directory.visible["seqs"].position.next_seq == holder.shard.directory.visible["seqs"].position.next_seq
     assert contents(standby.opened())["a"] == contents(holder)["a"]
 
 

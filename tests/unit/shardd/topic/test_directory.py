@@ -56,7 +56,7 @@ def test_each_name_that_comes_or_goes_is_told() -> None:
 def test_a_topic_that_is_hidden_takes_its_records_with_it() -> None:
     directory = Directory()
     topic = Topic("a", directory.new_id(), 1, TopicConfig())
-    topic.totals.records, topic.totals.bytes = 3, 30
+    topic.records.totals.records, topic.records.totals.bytes = 3, 30
     directory.show(topic)
     assert directory.counters()[0] == 1
     directory.hide(topic)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from shardd.topic.outbox import MARK, Arrivals, Outbox, Parked, Transfer, arrival_key, source_id
 
 
+def committed(outbox: Outbox, transfers: dict[int, Transfer]) -> None:
+    """Order transfers; the order is staged, and commits."""
+    outbox.ordered |= transfers.keys()
+    outbox.add(transfers)
+
+
 def test_transfers_come_from_frames_and_go_with_their_records() -> None:
     outbox = Outbox()
     assert not outbox
@@ -17,18 +23,18 @@ def test_transfers_come_from_frames_and_go_with_their_records() -> None:
 
 def test_an_order_that_commits_replaces_an_earlier_one_and_unparks_it() -> None:
     outbox = Outbox()
-    outbox.ordered = {1, 2}
-    outbox.add({1: Transfer("dead", 3)})
+    outbox.ordered = {2}
+    committed(outbox, {1: Transfer("dead", 3)})
     outbox.parked[1] = Parked(100, "too large")
     assert outbox.ordered == {2}
-    outbox.add({1: Transfer("other", 3)})
+    committed(outbox, {1: Transfer("other", 3)})
     assert outbox.transfers[1].target == "other"
     assert outbox.parked == {}
 
 
 def test_parked_letters_of_a_target_come_smallest_first() -> None:
     outbox = Outbox()
-    outbox.add({1: Transfer("a", 1), 2: Transfer("b", 1), 3: Transfer("a", 1)})
+    committed(outbox, {1: Transfer("a", 1), 2: Transfer("b", 1), 3: Transfer("a", 1)})
     outbox.parked = {1: Parked(200, "x"), 2: Parked(5, "x"), 3: Parked(100, "x")}
     assert outbox.parked_for("a") == [3, 1]
     assert outbox.parked_for("none") == []
@@ -37,7 +43,7 @@ def test_parked_letters_of_a_target_come_smallest_first() -> None:
 def test_a_letter_says_what_it_waits_for() -> None:
     outbox = Outbox()
     assert (outbox.waits_for(1), outbox.reason) == (None, None)
-    outbox.add({1: Transfer("a", 1), 2: Transfer("b", 1)})
+    committed(outbox, {1: Transfer("a", 1), 2: Transfer("b", 1)})
     outbox.refusals["a"] = "full"
     assert (outbox.waits_for(1), outbox.waits_for(2), outbox.reason) == ("full", None, "full")
     outbox.parked[1] = Parked(9, "too large")
@@ -48,7 +54,7 @@ def test_a_letter_says_what_it_waits_for() -> None:
 
 def test_a_catalog_has_the_transfers_of_living_records_only() -> None:
     outbox = Outbox()
-    outbox.add({1: Transfer("a", 1), 2: Transfer("b", 0)})
+    committed(outbox, {1: Transfer("a", 1), 2: Transfer("b", 0)})
     rows = outbox.dump(lambda seq: seq != 1)
     assert rows == [[2, "b", 0]]
     again = Outbox()
