@@ -281,11 +281,13 @@ class TestRouters:
             harness.shard.commits.sync_now()
             found = disk_of(harness).after_crash("process")
             whole.names |= {path / name.relative_to(SHARD): node for name, node in found.names.items()}
+            whole.dirs |= {path / each.relative_to(SHARD) for each in found.dirs if each.is_relative_to(SHARD)}
         for _ in cut(whole, paths, net.clock, Limits(**net.limits), cuts):
             pass
         for index, path in enumerate(paths):
             disk = FaultDisk()
             disk.names = {SHARD / n.relative_to(path): node for n, node in whole.names.items() if path in n.parents}
+            disk.dirs = {SHARD / each.relative_to(path) for each in whole.dirs if each.is_relative_to(path)}
             net.shards[index] = Harness(disk, net.clock, **net.limits)
         net.restore()
         net.settle()
