@@ -14,6 +14,7 @@ from gateway.contract import openapi
 from gateway.contract.operations import OPERATIONS
 from gateway.observe.families import families
 from gateway.observe.metrics import Protocol, Snapshot
+from proto.ipc.figures import ShardFigures
 from proto.model.limits import Limits
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def _cell(text: str) -> str:
 
 def metrics() -> str:
     protocols = [Protocol(name, 0, {("PUT", "ok"): 0}) for name in ("walrus", "rog")]
-    nothing = Snapshot(["ready"], [True], 1.0, [(0, 0, 0)], [{}], False, {}, 0, 0, 0, [1], protocols, [0])
+    nothing = Snapshot(["ready"], [True], 1.0, [(0, 0, 0)], [ShardFigures()], False, {}, 0, 0, 0, [1], protocols, [0])
     lines = ["# Metrics", "", "`GET /v0/metrics`, for Prometheus, or with `Accept: application/json` as JSON.", ""]
     lines += ["| metric | type | labels | |", "| --- | --- | --- | --- |"]
     for family in families(nothing):
