@@ -144,7 +144,9 @@ def test_a_running_lake_follows_the_service_and_ends_by_sigterm(service: Service
     to = tmp_path / "lake"
     write(service, rng, 10)
     with command("--to", to, "--url", service.url, "--every", "10ms") as process:
-        until(lambda: (to / "events/_delta_log").is_dir() and rows(to) == served(service), "the first rows", 60)
+        # The folder of the log is there before its first commit is.
+        until(lambda: DeltaTable.is_deltatable(str(to / "events")), "the table", 60)
+        until(lambda: rows(to) == served(service), "the first rows", 60)
         write(service, rng, 10)
         until(lambda: rows(to) == served(service), "the other rows", 60)
         process.send_signal(signal.SIGTERM)
