@@ -7,7 +7,7 @@ from which the address's connections are read. A connection that waits holds a s
 
 from __future__ import annotations
 
-REFUSED_PER_S = 5
+REFUSED_PER_S = 2
 MOST_PAUSE_S = 10.0
 """Seconds that a connection waits at most, however many of its address were refused."""
 MOST_ADDRESSES = 1024

@@ -135,10 +135,11 @@ class DirectWrite(ABC):
 
     The next call sends the bytes that an offered piece left first; an empty piece adds none."""
 
-    @property
-    @abstractmethod
-    def unsent(self) -> bytes:
+    def __init__(self) -> None:
+        self.unsent = b""
         """The bytes that an offered piece left."""
+        self.sent_bytes = 0
+        """Bytes of all pieces that were taken."""
 
     @abstractmethod
     async def __call__(self, piece: bytes) -> None: ...

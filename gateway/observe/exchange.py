@@ -84,12 +84,18 @@ def observed(response: Response, exchange: Exchange, observers: list[RequestObse
     if (live := response.live) is not None:
 
         async def counted(write: Write, gone: Gone) -> bool:
-            async def send(piece: bytes) -> None:
-                await write(piece)
-                exchange.sent_bytes += len(piece)
-
             with _told_at_the_end(exchange, observers):
-                return await live(_Counted(write, exchange) if isinstance(write, DirectWrite) else send, gone)
+                if isinstance(write, DirectWrite):
+                    try:
+                        return await live(write, gone)
+                    finally:
+                        exchange.sent_bytes += write.sent_bytes
+
+                async def send(piece: bytes) -> None:
+                    await write(piece)
+                    exchange.sent_bytes += len(piece)
+
+                return await live(send, gone)
 
         response.live = counted
     if (upgraded := response.upgraded) is not None:
@@ -109,28 +115,6 @@ def _told_at_the_end(exchange: Exchange, observers: list[RequestObserver]) -> It
         exchange.ended = perf_counter()
         for each in observers:
             each.ended(exchange)
-
-
-class _Counted(DirectWrite):
-    """A `DirectWrite` that counts the bytes in the exchange."""
-
-    def __init__(self, write: DirectWrite, exchange: Exchange) -> None:
-        self._write = write
-        self._exchange = exchange
-
-    @property
-    def unsent(self) -> bytes:
-        return self._write.unsent
-
-    async def __call__(self, piece: bytes) -> None:
-        await self._write(piece)
-        self._exchange.sent_bytes += len(piece)
-
-    def offer(self, piece: bytes) -> bool:
-        if not self._write.offer(piece):
-            return False
-        self._exchange.sent_bytes += len(piece)
-        return True
 
 
 class _Counting:

@@ -87,29 +87,27 @@ class Pieces(DirectWrite):
     """The pieces of a live response. The response decides how long its client may take."""
 
     def __init__(self, connection: Wire, raw: socket.socket, *, chunked: bool) -> None:
+        super().__init__()
         self._connection = connection
         self._raw = raw
         self._chunked = chunked
-        self._unsent = b""
-
-    @property
-    def unsent(self) -> bytes:
-        return self._unsent
 
     def _framed(self, piece: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
 
     async def __call__(self, piece: bytes) -> None:
-        unsent, self._unsent = self._unsent, b""
+        unsent, self.unsent = self.unsent, b""
         await self._connection.send_some(unsent + self._framed(piece))
+        self.sent_bytes += len(piece)
 
     def offer(self, piece: bytes) -> bool:
-        if self._unsent:
+        if self.unsent:
             return False
         data = self._framed(piece)
         try:
             sent = self._raw.send(data)
         except OSError:
             return False  # the connection takes nothing now, or is gone, and the next call says so
-        self._unsent = data[sent:]
+        self.unsent = data[sent:]
+        self.sent_bytes += len(piece)
         return True

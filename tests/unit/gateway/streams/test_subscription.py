@@ -108,9 +108,8 @@ async def test_a_stream_of_several_topics_gathers_what_they_bring() -> None:
 class Stuck(DirectWrite):
     """A connection that takes one byte and no more."""
 
-    unsent = b""
-
     def __init__(self) -> None:
+        super().__init__()
         self.pieces: list[bytes] = []
 
     async def __call__(self, piece: bytes) -> None:
