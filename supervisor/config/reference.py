@@ -4,15 +4,12 @@ from it."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
-
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from supervisor.config import keys, units, variables
 from supervisor.config.places import FILE_VARIABLE, PREFIX
-from supervisor.config.settings import Settings
+from supervisor.config.settings import SETTINGS
 
 BEGIN = "<!-- Made by `make reference` from the settings; a test keeps it in step. -->\n\n"
 INTRODUCTION = f"""\
@@ -35,24 +32,6 @@ key in `{variables.TOKEN}`.
 | --- | --- | --- | --- | --- |
 """
 _UNITS = {"_ms": "milliseconds", "_bytes": "bytes", "_rate": "bytes per second", "_dir": "path"}
-_BOUNDS = {"ge": "at least", "le": "at most", "gt": "above", "lt": "below"}
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    name: str
-    default: str
-    unit: str
-    allowed: str
-    meaning: str
-
-
-def settings() -> list[Setting]:
-    """All settings, sorted by name."""
-    return [
-        Setting(PREFIX + name.upper(), _shown(field.default), _unit(name), _allowed(field), field.description or "")
-        for name, field in sorted(Settings.model_fields.items())
-    ]
 
 
 def page(text: str) -> str:
@@ -61,7 +40,10 @@ def page(text: str) -> str:
 
 
 def markdown() -> str:
-    rows = [f"| `{s.name}` | {s.default} | {s.unit} | {s.allowed} | {s.meaning} |\n" for s in settings()]
+    rows = [
+        f"| `{PREFIX}{name.upper()}` | {_shown(s.default)} | {_unit(name)} | {s.allowed} | {s.meta.description} |\n"
+        for name, s in sorted(SETTINGS.items())
+    ]
     return INTRODUCTION + "".join(rows)
 
 
@@ -73,20 +55,6 @@ def _shown(value: Any) -> str:
 
 def _unit(name: str) -> str:
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
-
-
-def _allowed(field: FieldInfo) -> str:
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(field.annotation))
-    if field.annotation is bool:
-        return "`true`, `false`"
-    bounds = [
-        f"{words} {getattr(limit, kind)}"
-        for limit in field.metadata
-        for kind, words in _BOUNDS.items()
-        if getattr(limit, kind, None) is not None
-    ]
-    return ", ".join(bounds)
 
 
 def main() -> None:

@@ -18,10 +18,11 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
+from msgspec import Meta
 
 from proto.ipc.control import CONTROL_FD_VARIABLE
 from proto.model.limits import Limits
@@ -33,6 +34,8 @@ from supervisor.config.places import DATA_DIR, DEFAULT_FILE, FILE_VARIABLE, HOST
 from supervisor.errors import SupervisorError
 
 MAX_SHARDS = 64
+MAX_NUMBER = 2**63 - 1
+"""Greatest number of any setting; what is kept in files and messages has 64 bits."""
 
 
 class SettingsError(SupervisorError):
@@ -53,55 +56,58 @@ def _origin(text: str) -> str:
     return f"{scheme}://{host}{'' if port == {'http': ':80', 'https': ':443'}[scheme] else port}"
 
 
-def _field(limit: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
-    """A field of `Limits` as one of pydantic's."""
-    kind, meta = get_args(limit.type)
-    return kind, Field(limit.default, ge=meta.ge, le=meta.le, description=meta.description)
+class Settings(Limits, frozen=True, kw_only=True):
+    """All settings, each with its type, bounds, meaning and default."""
 
-
-# Only the schema of `Settings` is built, at its first use.
-_LIMITS: dict[str, Any] = {each.name: _field(each) for each in msgspec.structs.fields(Limits)}
-_LimitSettings = create_model(
-    "_LimitSettings", __config__=ConfigDict(extra="ignore", frozen=True, defer_build=True), **_LIMITS
-)
-
-
-class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
-    host: str = Field(HOST, description="address to listen on")
-    port: int = Field(PORT, ge=0, le=65535, description="port to listen on, 0 for any free one")
-    advertise: str = Field(
-        "", description="URL of this machine's service, for standbys to name; empty: host name and port"
-    )
-    walrus_listen: str = Field(
-        "", description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere"
-    )
-    rog_listen: str = Field("", description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
-    data_dir: Path = Field(DATA_DIR, description="directory that holds everything")
-    shards: int | None = Field(
-        None, ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"
-    )
-    runtime_dir: Path | None = Field(None, description="private directory for sockets between the processes")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
-    log_format: Literal["auto", "console", "logfmt", "journal", "json"] = Field(
-        "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
-    )
-    request_log: bool = Field(False, description="a log line for each request and each end of a stream")
-    audit_log: Path | None = Field(
-        None, description="file that gets a line for each change that needs admin or delete, and for each refusal"
-    )
-    probe_auth: bool = Field(False, description="health and readiness need a key too")
-    allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
-    allowed_hosts: str = Field(
-        "", description="names, comma-separated, that requests without keys may give as Host besides this machine's own"
-    )
-    cors_origins: str = Field(
-        "", description="origins, comma-separated, of other sites whose pages may use the service; empty: none"
-    )
-    restart_limit: int = Field(10, ge=0, le=1000, description="deaths of one child within a minute before a long pause")
-    hang_timeout_ms: int = Field(
-        15_000, ge=0, description="silence after which a process that serves is killed and started again, 0 for never"
-    )
-    stop_timeout_ms: int = Field(30_000, ge=1, description="time a shard has to close its files")
+    host: Annotated[str, Meta(description="address to listen on")] = HOST
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on, 0 for any free one")] = PORT
+    advertise: Annotated[
+        str, Meta(description="URL of this machine's service, for standbys to name; empty: host name and port")
+    ] = ""
+    walrus_listen: Annotated[
+        str, Meta(description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere")
+    ] = ""
+    rog_listen: Annotated[
+        str, Meta(description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
+    ] = ""
+    data_dir: Annotated[Path, Meta(description="directory that holds everything")] = DATA_DIR
+    shards: Annotated[
+        int | None,
+        Meta(ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"),
+    ] = None
+    runtime_dir: Annotated[Path | None, Meta(description="private directory for sockets between the processes")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "console", "logfmt", "journal", "json"],
+        Meta(description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"),
+    ] = "auto"
+    request_log: Annotated[bool, Meta(description="a log line for each request and each end of a stream")] = False
+    audit_log: Annotated[
+        Path | None,
+        Meta(description="file that gets a line for each change that needs admin or delete, and for each refusal"),
+    ] = None
+    probe_auth: Annotated[bool, Meta(description="health and readiness need a key too")] = False
+    allow_insecure_no_auth: Annotated[bool, Meta(description="listen beyond loopback without keys")] = False
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="names, comma-separated, that requests without keys may give as Host besides this machine's own"
+        ),
+    ] = ""
+    cors_origins: Annotated[
+        str,
+        Meta(description="origins, comma-separated, of other sites whose pages may use the service; empty: none"),
+    ] = ""
+    restart_limit: Annotated[
+        int, Meta(ge=0, le=1000, description="deaths of one child within a minute before a long pause")
+    ] = 10
+    hang_timeout_ms: Annotated[
+        int,
+        Meta(ge=0, description="silence after which a process that serves is killed and started again, 0 for never"),
+    ] = 15_000
+    stop_timeout_ms: Annotated[int, Meta(ge=1, description="time a shard has to close its files")] = 30_000
 
     @property
     def host_list(self) -> list[str]:
@@ -112,43 +118,110 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
         """Allowed origins in the form that browsers send: lower case, without the scheme's default port."""
         return [_origin(each.strip()) for each in self.cors_origins.split(",") if each.strip()]
 
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _check_hosts(cls, text: str) -> str:
-        for each in (part.strip() for part in text.split(",")):
-            if each and _HOST.fullmatch(each) is None:
-                raise ValueError(f"{each!r} is no host name or address, without a port; topics.example for example")
-        return text
-
-    @field_validator("bucket", check_fields=False)
-    @classmethod
-    def _check_bucket(cls, text: str) -> str:
-        if text and _BUCKET.fullmatch(text) is None:
-            raise ValueError(
-                "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory"
-            )
-        return text
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _check_origins(cls, text: str) -> str:
-        for each in (part.strip() for part in text.split(",")):
-            if each:
-                _origin(each)
-        return text
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _with_unit(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str) and (read := unit_reader(str(info.field_name))) is not None:
-            found = read(value)
-            return value if found is None else found
-        return value
-
     def limits(self) -> Limits:
         """What all processes of the service get."""
         given = {name: getattr(self, name) for name in Limits.__struct_fields__}
         return Limits(**given | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is declared of one setting. `type` is that of a given value; the default may be None."""
+
+    name: str
+    type: Any
+    default: Any
+    meta: Meta
+
+    @property
+    def allowed(self) -> str:
+        """The bounds or choices in words; "" if there are none."""
+        if get_origin(self.type) is Literal:
+            return ", ".join(f"`{value}`" for value in get_args(self.type))
+        if self.type is bool:
+            return "`true`, `false`"
+        bounds = (("at least", self.meta.ge), ("at most", self.meta.le))
+        return ", ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
+
+    def read(self, given: Any) -> Any:
+        """The value of the setting for what was given, a text or a value of TOML. Raises `ValueError`."""
+        value = given
+        if isinstance(given, str) and self.type is not str:
+            if (read := unit_reader(self.name)) is not None and (found := read(given)) is not None:
+                value = found
+            elif self.type in (int, float):
+                value = _number(given)
+            elif self.type is bool:
+                value = _BOOLS.get(given.strip().lower(), given)
+        if self.type is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        try:
+            value = msgspec.convert(value, Annotated[self.type, self.meta], dec_hook=_path)
+        except msgspec.ValidationError:
+            kind = _KINDS.get(self.type)
+            said = f"one of {self.allowed}" if kind is None else ", ".join(filter(None, (kind, self.allowed)))
+            raise ValueError(f"must be {said}") from None
+        if isinstance(value, int) and value > MAX_NUMBER:
+            raise ValueError(f"must be at most {MAX_NUMBER}")
+        if (check := _CHECKS.get(self.name)) is not None:
+            check(value)
+        return value
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_BOOLS = dict.fromkeys(("true", "yes", "on", "t", "y", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "f", "n", "0"), False
+)
+
+
+def _number(text: str) -> int | float | str:
+    """The number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _path(kind: type, value: Any) -> Path:
+    if kind is not Path or not isinstance(value, str | Path):
+        raise ValueError
+    return Path(value)
+
+
+def _check_hosts(text: str) -> None:
+    for each in (part.strip() for part in text.split(",")):
+        if each and _HOST.fullmatch(each) is None:
+            raise ValueError(f"{each!r} is no host name or address, without a port; topics.example for example")
+
+
+def _check_bucket(text: str) -> None:
+    if text and _BUCKET.fullmatch(text) is None:
+        raise ValueError("must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory")
+
+
+def _check_origins(text: str) -> None:
+    for each in (part.strip() for part in text.split(",")):
+        if each:
+            _origin(each)
+
+
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "allowed_hosts": _check_hosts,
+    "bucket": _check_bucket,
+    "cors_origins": _check_origins,
+}
+
+
+def _setting(field: msgspec.structs.FieldInfo) -> Setting:
+    kind, meta = get_args(field.type)
+    kinds = get_args(kind) if NoneType in get_args(kind) else (kind,)
+    return Setting(field.name, kinds[0], field.default, meta)
+
+
+SETTINGS = {field.name: _setting(field) for field in msgspec.structs.fields(Settings)}
+"""All settings by name."""
 
 
 def unit_reader(name: str) -> Callable[[str], int | float | None] | None:
@@ -188,23 +261,19 @@ def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
     path, filed, problems = _read_file(os.environ)
     present = {name.lower(): value for name, value in os.environ.items() if value}
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
-    variables = {name for name in Settings.model_fields if PREFIX.lower() + name in present}
-    origin = dict.fromkeys(Settings.model_fields, "default")
+    variables = {name for name in SETTINGS if PREFIX.lower() + name in present}
+    origin = dict.fromkeys(SETTINGS, "default")
     origin |= dict.fromkeys(filed, str(path))
     origin |= {name: PREFIX + name.upper() for name in variables}
     origin |= {name: f"--{name.replace('_', '-')}" for name in given}
-    texts = filed | {name: present[PREFIX.lower() + name] for name in variables} | given
-    values = dict(texts)
-    while True:
+    values: dict[str, Any] = {}
+    for name, value in (filed | {name: present[PREFIX.lower() + name] for name in variables} | given).items():
         try:
-            return Loaded(Settings(**values), origin, problems)
-        except ValidationError as error:
-            problems += [_explain(item, origin, texts) for item in error.errors()]
-            wrong = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & Settings.model_fields.keys()
-            if not wrong:
-                raise SettingsError("\n".join(problems)) from error
-            values |= {name: Settings.model_fields[name].get_default() for name in wrong}
-            origin |= dict.fromkeys(wrong, "default")
+            values[name] = SETTINGS[name].read(value)
+        except ValueError as error:
+            problems.append(_explain(SETTINGS[name], origin[name], value, error))
+            origin[name] = "default"
+    return Loaded(Settings(**values), origin, problems)
 
 
 def _read_file(environment: Mapping[str, str]) -> tuple[Path, dict[str, Any], list[str]]:
@@ -220,29 +289,25 @@ def _read_file(environment: Mapping[str, str]) -> tuple[Path, dict[str, Any], li
     except (OSError, ValueError) as error:
         return path, {}, [f"{path}: {error}"]
     problems = []
-    for name in found.keys() - Settings.model_fields.keys():
+    for name in found.keys() - SETTINGS.keys():
         if PREFIX + name.upper() in (keys.VARIABLE, keys.FILE_VARIABLE):
             problems.append(f"{path}: {name}: keys are given by {keys.FILE_VARIABLE} or {keys.VARIABLE} only")
         else:
-            like = difflib.get_close_matches(name, Settings.model_fields, 1)
+            like = difflib.get_close_matches(name, SETTINGS, 1)
             meant = f"; did you mean {like[0]}?" if like else "; `topics config` lists all"
             problems.append(f"{path}: {name}: there is no such setting{meant}")
-    return path, {name: value for name, value in found.items() if name in Settings.model_fields}, sorted(problems)
+    return path, {name: value for name, value in found.items() if name in SETTINGS}, sorted(problems)
 
 
-def _explain(item: Any, origin: Mapping[str, str], texts: Mapping[str, Any]) -> str:
-    """One line for one of pydantic's errors, with the value as given, before units were parsed."""
-    name = str(item["loc"][0]) if item["loc"] else "settings"
-    source = origin.get(name, PREFIX + name.upper())
-    shown = source if source.startswith((PREFIX, "--")) else f"{source}: {name}"
-    known = Settings.model_fields.get(name)
-    what = f" ({known.description})" if known is not None and known.description else ""
-    return f"{shown}={texts.get(name, item['input'])}: {item['msg'].removeprefix('Value error, ')}{what}"
+def _explain(setting: Setting, source: str, given: Any, error: ValueError) -> str:
+    """One line for a wrong value."""
+    shown = source if source.startswith((PREFIX, "--")) else f"{source}: {setting.name}"
+    return f"{shown}={given}: {error} ({setting.meta.description})"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Unknown `TOPICS_*` variables, each with the known name it resembles, or ""."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in SETTINGS}
     known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
     known |= {variables.URL, variables.TOKEN, variables.CONTEXT}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]

@@ -33,7 +33,7 @@ DOORS = {
     "httptools": {"gateway/http/request_head.py"},
     "wsproto": {"gateway/http/websocket.py"},
     "prometheus_client": {"gateway/observe/families.py"},
-    "pydantic": {"supervisor/config/settings.py", "supervisor/config/reference.py"},
+    "pydantic": set(),
     "subprocess": {"supervisor/process/forks.py", "supervisor/config/keys.py", "supervisor/backup/offline.py"},
     "typer": {
         "supervisor/cli/commands/backup.py",

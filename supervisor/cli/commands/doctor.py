@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 import typer
+from msgspec.structs import replace
 
 from supervisor.cli.commands.version import installed
 from supervisor.cli.endpoint import (
@@ -84,7 +85,7 @@ def doctor(
     status: 0 nothing is wrong, warnings included, 1 something is, 2 wrong options.
     """
     loaded = inspect()
-    settings = loaded.settings if data_dir is None else loaded.settings.model_copy(update={"data_dir": data_dir})
+    settings = loaded.settings if data_dir is None else replace(loaded.settings, data_dir=data_dir)
     found = [Finding("settings", "fail", problem) for problem in loaded.problems]
     if not found:  # the other checks need settings
         endpoint = resolve(url, token, context)

@@ -42,12 +42,12 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("TOPICS_PORT", "70000", "less than or equal to 65535"),
-        ("TOPICS_PORT", "http", "valid integer"),
-        ("TOPICS_SHARDS", "0", "greater than or equal to 1"),
-        ("TOPICS_SHARDS", "65", "less than or equal to 64"),
-        ("TOPICS_LOG_LEVEL", "loud", "'info'"),
-        ("TOPICS_MAX_LIMIT", "0", "greater than or equal to 1"),
+        ("TOPICS_PORT", "70000", "at most 65535"),
+        ("TOPICS_PORT", "http", "a whole number"),
+        ("TOPICS_SHARDS", "0", "at least 1"),
+        ("TOPICS_SHARDS", "65", "at most 64"),
+        ("TOPICS_LOG_LEVEL", "loud", "`info`"),
+        ("TOPICS_MAX_LIMIT", "0", "at least 1"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str) -> None:
@@ -105,4 +105,56 @@ def test_what_is_no_origin_is_named(monkeypatch: pytest.MonkeyPatch, text: str) 
     monkeypatch.delenv("TOPICS_CORS_ORIGINS")
     monkeypatch.setenv("TOPICS_ALLOWED_HOSTS", "topics.example:443")
     with pytest.raises(settings.SettingsError, match="without a port"):
+        settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("port", " 5000 ", 5000),
+        ("port", "5_000", 5000),
+        ("port", "5000.0", 5000),
+        ("wal_sync_window_ms", ".25", 0.25),
+        ("wal_sync_window_ms", "1", 1.0),
+        ("data_dir", "a b", Path("a b")),
+        ("audit_log", "audit", Path("audit")),
+        ("host", "1", "1"),
+        *((("request_log", text, True)) for text in ("true", "True", "1", "yes", "ON", "y", "t")),
+        *((("request_log", text, False)) for text in ("false", "FALSE", "0", "no", "off", "n", "f")),
+    ],
+)
+def test_texts_are_read_as_people_write_them(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str, value: object
+) -> None:
+    monkeypatch.setenv(f"TOPICS_{name.upper()}", given)
+    assert getattr(settings.load(), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("wal_sync_window_ms", "nan"),
+        ("wal_sync_window_ms", "inf"),
+        ("max_topics", str(2**63)),
+        ("max_topics", "1e300"),
+        ("max_topics", "0.5"),
+        ("request_log", "maybe"),
+        ("request_log", "2"),
+        ("port", "٣x"),
+        ("log_level", "INFO "),
+    ],
+)
+def test_what_is_no_value_of_a_setting_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, given: str) -> None:
+    monkeypatch.setenv(f"TOPICS_{name.upper()}", given)
+    with pytest.raises(SettingsError, match=f"TOPICS_{name.upper()}=.*must be "):
+        settings.load()
+
+
+@pytest.mark.parametrize(
+    "line", ["port = true", "host = 5", "data_dir = 5", 'port = ["4000"]', "request_log = 1.5", "audit_log = false"]
+)
+def test_a_value_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("topics.toml").write_text(line)
+    with pytest.raises(SettingsError, match=r"topics\.toml: [a-z_]+=.*: must be "):
         settings.load()

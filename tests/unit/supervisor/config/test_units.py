@@ -84,9 +84,9 @@ def test_settings_take_units_from_variables_and_from_the_file(folder: Path, monk
     [
         ("TOPICS_CACHE_BYTES", "64M", "M is no unit of it; known are B, KB, "),
         ("TOPICS_STOP_TIMEOUT_MS", "10MiB", "MiB is no unit of it; known are us, ms, s, min, h, d"),
-        ("TOPICS_STOP_TIMEOUT_MS", "0s", "greater than or equal to 1"),
-        ("TOPICS_STOP_TIMEOUT_MS", "1us", "valid integer"),
-        ("TOPICS_MAX_TOPICS", "5KiB", "valid integer"),
+        ("TOPICS_STOP_TIMEOUT_MS", "0s", "at least 1"),
+        ("TOPICS_STOP_TIMEOUT_MS", "1us", "a whole number"),
+        ("TOPICS_MAX_TOPICS", "5KiB", "a whole number"),
     ],
 )
 def test_a_wrong_unit_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
