@@ -44,7 +44,7 @@ from proto.ipc.control import (
     Stop,
 )
 from proto.ipc.control import Shards as ShardStates
-from proto.ipc.transport import ControlLink
+from proto.ipc.control_link import ControlLink
 from proto.model.memory_shares import gateway_share, window
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core

@@ -1,4 +1,4 @@
-"""Transport: ZeroMQ and control sockets for trio. The only module that imports zmq.
+"""Transport: ZeroMQ for trio. The only module that imports zmq.
 
 **Turns.** A message is queued when it is sent, and leaves in a packet (`proto.ipc.message`) with all others that its
 socket has for the same peer at the end of the turn. A turn is what happens between two waits of the process: steps, or
@@ -20,16 +20,13 @@ again before the process waits.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import structlog
-import trio
 import zmq
 from structlog.typing import FilteringBoundLogger
 
-from proto.ipc.control import Control, Decoder, encode
 from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing, Status, unpack
 from proto.process import waiting
 
@@ -188,39 +185,3 @@ class MessageSocket:
     def close(self) -> None:
         self.flush()
         self._socket.close(linger=0)
-
-
-class ControlLink:
-    """One end of the socket pair between the supervisor and a child."""
-
-    def __init__(self, raw: socket.socket) -> None:
-        raw.setblocking(False)
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
-        self._decoder = Decoder()
-        self._ready: list[Control] = []
-        self._sending = trio.Lock()
-
-    @classmethod
-    def inherited(cls, descriptor: int) -> ControlLink:
-        """The child's end, from its inherited descriptor."""
-        return cls(socket.socket(fileno=descriptor))
-
-    async def send(self, message: Control) -> None:
-        """Send one message. Raises `trio.BrokenResourceError` if the peer is gone."""
-        async with self._sending:
-            await self._stream.send_all(encode(message))
-
-    async def receive(self) -> Control | None:
-        """The next message, or None when the peer is gone. Raises `ControlError` for malformed bytes."""
-        while not self._ready:
-            try:
-                data = await self._stream.receive_some(65536)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return None
-            if not data:
-                return None
-            self._ready = self._decoder.feed(bytes(data))
-        return self._ready.pop(0)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

@@ -36,10 +36,11 @@ from proto.ipc.control import (
     Stop,
     TakeOver,
 )
+from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
 from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
-from proto.ipc.transport import ControlLink, Group, MessageSocket
+from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
 from proto.model.memory_shares import window

@@ -8,13 +8,16 @@ typer validates each value through pydantic, and imports it for that. A value th
     a whole number within its bounds   the number
     one of the choices                 itself
     an option with a parser            what the parser returns
+    a path without conditions          the path, if it can be read or nothing is there
 
 Any other value is left to typer, so that every message about a wrong one is typer's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import typer.core
@@ -78,9 +81,20 @@ class PlainParam:
             return self._number(value)
         if kind is bool:
             return value if isinstance(value, bool) else _NONE
+        if kind is Path:
+            return self._path(value)
         if get_origin(kind) is Literal:
             return value if isinstance(value, str) and value in get_args(kind) else _NONE
         return _NONE
+
+    def _path(self, value: Any) -> Any:
+        info = self._info
+        conditions = info.exists or info.writable or info.resolve_path or info.allow_dash or info.path_type
+        if conditions or not (info.file_okay and info.dir_okay) or not isinstance(value, str) or not _encodes(value):
+            return _NONE
+        if "\0" in value:
+            return _NONE
+        return Path(value) if os.access(value, os.R_OK) or not os.path.lexists(value) else _NONE
 
     def _number(self, value: Any) -> Any:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= LONGEST:

@@ -31,7 +31,7 @@ from proto.ipc.control import (
     Start,
     Stop,
 )
-from proto.ipc.transport import ControlLink
+from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
 from supervisor.process.forks import Process

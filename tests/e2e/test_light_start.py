@@ -10,7 +10,17 @@ import pytest
 
 from tests.support.service import Service, until
 
-NONE_AT_START = ("rich.console", "asyncio.events", "prometheus_client", "wsproto", "quart", "hypercorn", "h2", "httpx")
+NONE_AT_START = (
+    "pydantic",
+    "rich.console",
+    "asyncio.events",
+    "prometheus_client",
+    "wsproto",
+    "quart",
+    "hypercorn",
+    "h2",
+    "httpx",
+)
 """What no process of the service needs to get ready."""
 NOT_IN_CHILDREN = ("pydantic", "typer", "rich.console", "asyncio.events", "supervisor")
 LATER = ("prometheus_client", "wsproto", "quart", "hypercorn")
@@ -34,6 +44,15 @@ def test_a_fresh_service_has_loaded_no_more_than_it_needs(tmp_path: Path) -> Non
         assert connection.getresponse().status == 200
         connection.close()
         until(lambda: "prometheus_client" in loaded(service), "the first scrape to load its library")
+
+
+def test_the_supervisor_needs_no_zeromq() -> None:
+    program = (
+        "import sys; from proto.process.imports import load_structlog; load_structlog(); "
+        "import supervisor.cli.commands.serve; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert [name for name in (*NONE_AT_START, "zmq") if name in done.stdout.split()] == []
 
 
 @pytest.mark.parametrize(("module", "more"), [("shardd.process.loop", ()), ("gateway.process", LATER)])

@@ -256,11 +256,11 @@ def test_every_folder_says_what_it_owns(package: str) -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
-def test_proto_reads_and_writes_in_two_modules_and_in_its_folder_of_the_process() -> None:
+def test_proto_reads_and_writes_in_three_modules_and_in_its_folder_of_the_process() -> None:
     doors = {"io", "mmap", "os", "pathlib", "select", "shutil", "socket", "subprocess", "tempfile", "urllib", "zmq"}
     found = {path.relative_to(ROOT) for package, path in modules() if package == "proto" and imported(path) & doors}
     outside = {str(path) for path in found if not path.is_relative_to("proto/process")}
-    assert outside == {"proto/ipc/transport.py", "proto/ipc/in_hand.py"}
+    assert outside == {"proto/ipc/transport.py", "proto/ipc/control_link.py", "proto/ipc/in_hand.py"}
 
 
 @pytest.mark.parametrize(("package", "path"), list(modules()), ids=lambda value: str(value).removeprefix(str(ROOT)))

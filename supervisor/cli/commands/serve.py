@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from proto.process.core_dumps import leave_no_core
+from supervisor.cli import plain_values
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
     complain,
@@ -73,5 +74,6 @@ def _announce(line: str) -> None:
         pass  # standard output is closed; the log has the line too
 
 
+plain_values.install()
 alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
 alone.command()(serve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -27,8 +28,10 @@ def values(
     tags: Annotated[list[str] | None, typer.Option("--tag")] = None,
     ratio: Annotated[float, typer.Option(min=0)] = 0.5,
     many: Annotated[list[int] | None, typer.Option("--many", max=5)] = None,
+    path: Annotated[Path | None, typer.Option()] = None,
+    there: Annotated[Path | None, typer.Option(exists=True, dir_okay=False)] = None,
 ) -> None:
-    typer.echo(repr((words, text, count, kind, wait, flag, tags, ratio, many)))
+    typer.echo(repr((words, text, count, kind, wait, flag, tags, ratio, many, path, there)))
 
 
 CASES: list[list[str]] = [
@@ -67,6 +70,16 @@ CASES: list[list[str]] = [
     ["--many", "1", "--many", "5"],
     ["--many", "1", "--many", "6"],
     ["--many", "x"],
+    ["--path", "/"],
+    ["--path", "a b/nothing"],
+    ["--path", ""],
+    ["--path", "-"],
+    ["--path", "\udcff"],
+    ["--path", "nul\0byte"],
+    ["--path", "/proc/self/mem/x"],
+    ["--there", "/"],
+    ["--there", "nothing"],
+    ["--there", "/etc/passwd"],
 ]
 
 
