@@ -19,11 +19,13 @@ import argparse
 import gc
 import itertools
 import json
+import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
@@ -31,7 +33,7 @@ from statistics import median
 from typing import Any
 
 from live import Watchers, paced
-from load import Line, drive, get, post
+from load import Line, LoadError, drive, get, post
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -162,7 +164,7 @@ LOADS = (
 )
 JOBS = {"jobs-8 × 50, 10000 wait": 10_000, "jobs-8 × 50, 40000 wait": 40_000}
 """Workers that claim 8 jobs a time and ack them, with so many waiting."""
-OTHERS = ("copy", "queue-1", "queue-16", *JOBS, "watchers 100", "watchers 1000", "start", "memory")
+OTHERS = ("copy", "queue-1", "queue-16", *JOBS, "watchers 100", "watchers 1000", "start", "kill", "memory")
 
 
 def http(load: Load, server: Server, streams: Sequence[Iterator[bytes]], seconds: float) -> Sample:
@@ -207,6 +209,21 @@ def watched(server: Server, watchers: Watchers, count: int, seconds: float) -> S
     assert row.p50_ms is not None
     assert row.p99_ms is not None
     return measured.sample({"p50 ms": row.p50_ms, "p99 ms": row.p99_ms}, len(watchers.latencies))
+
+
+def healed(server: Server, part: str) -> float:
+    """Milliseconds from SIGKILL of a process of the part until every topic has answered a write again."""
+    ask = [post(f"/v0/topics/kill:{n}", b'{"records":[{"data":1}]}', server.key) for n in range(8)]
+    pid = next(pid for pid, each in server.processes().items() if each == part)
+    began = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    for each in ask:
+        while True:
+            with suppress(OSError, LoadError), closing(Line(server.port)) as line:
+                if b'"last_seq"' in line.ask(each):
+                    break
+            time.sleep(0.002)
+    return (time.perf_counter() - began) * 1000
 
 
 class Pair:
@@ -302,8 +319,16 @@ class Pair:
             take("start", side)  # compiles the modules
         if self.wanted("start"):
             self.rounds(["start"], take)
+        if self.wanted("kill"):
+            self.rounds(["kill"], self._kill, min(self._rounds, 9))
         if self.wanted("memory"):
             self.rounds(["memory"], take, min(self._rounds, 3))
+
+    def _kill(self, _: str, side: str) -> Sample:
+        with ExitStack() as stack:
+            server = self.started(stack, side)
+            healed_ms = {part: healed(server, part) for part in PARTS.values()}
+            return Sample({f"{part} ms": took for part, took in healed_ms.items()})
 
     def run(self, keys: bool) -> None:
         for key in ("", KEY) if keys else ("",):
