@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
@@ -32,6 +33,7 @@ class Caller:
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._watched: deque[str] = deque()
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         self._connection.request(method, path, body, HEADERS)
@@ -39,10 +41,14 @@ class Caller:
         return answer.status, answer.read()
 
     def watch(self, wish: object) -> str:
-        """Make a session; return the path of its stream."""
+        """Make a session; return the path of its stream. Once the key may have no more, take the oldest again."""
         status, body = self.ask("POST", "/v0/watch", json.dumps(wish).encode())
-        assert status == 200, body
-        return str(json.loads(body)["stream_url"])
+        if status == 429:
+            self._watched.rotate(-1)
+        else:
+            assert status == 200, body
+            self._watched.append(str(json.loads(body)["stream_url"]))
+        return self._watched[-1]
 
     def close(self) -> None:
         self._connection.close()
