@@ -30,6 +30,7 @@ from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
+from proto.ipc import askers
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     AuditLog,
@@ -75,6 +76,7 @@ class Gateway:
             self.limits.request_timeout_ms,
             window(self.limits.memory_bytes, start.shards),
             self.reactor.read,
+            askers.named(askers.gateway(start.index), start.incarnation),
         )
         self.keyring = Keyring(start.keys)
         self.api = Api(

@@ -42,6 +42,7 @@ from shardd.operations.rog_logs import Logs
 from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims
+from shardd.queues.job_streams import JobStreams
 from shardd.queues.leases import Leases
 from shardd.queues.peek import Peeking
 from shardd.queues.redrive import Redrive
@@ -106,6 +107,7 @@ class Assembly:
         self.mover = Mover(self.staging, flush)
         self.leases = Leases(self.staging)
         self.claims = subscribers.claims = Claims(self.staging, self.scheduler, self.leases, self.mover.order)
+        self.job_streams = JobStreams(self.claims, self.leases)
         self.mover.recovered()
         self.sessions = SessionControl(self.staging)
         self.restoring = Restoring(self.staging, self.copier, flush)
@@ -207,9 +209,9 @@ class Assembly:
             operations.Ack: self.leases.ack,
             operations.Nack: self.leases.nack,
             operations.Extend: self.leases.extend,
-            operations.WorkOpen: self.claims.work_open,
-            operations.WorkTake: self.claims.work_take,
-            operations.WorkClose: self.leases.work_close,
+            operations.WorkOpen: self.job_streams.open,
+            operations.WorkTake: self.job_streams.take,
+            operations.WorkClose: self.job_streams.close,
             operations.Allowance: self.allowance.lend,
             operations.AllowanceReturn: self.allowance.give_back,
         }

@@ -132,6 +132,7 @@ class Shard:
         self.control = parts.control
         self._staging = parts.staging
         self._sessions = parts.sessions
+        self._job_streams = parts.job_streams
         self._operations = parts.operations
         self._waiting_operations = parts.waiting_operations
 
@@ -213,6 +214,14 @@ class Shard:
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
         self.allowance.cancel(caller, ident)
+
+    def forget(self, caller: Hashable) -> None:
+        """Drop the parked requests of a caller that is gone, and close its job streams. Leases that were sent to it run
+        out."""
+        for waiting in (self.reads, self.names, self.pulls, self.claims):
+            waiting.forget(caller)
+        for closing in self._job_streams.left_by(caller):
+            self.handle(closing, caller, lambda message: None)
 
     def _deliver(self) -> None:
         self._refuse_damaged()

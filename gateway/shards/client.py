@@ -49,6 +49,7 @@ class Shards:
         request_timeout_ms: int,
         window_bytes: int = window(DEFAULT_BYTES, 1),
         read: Read = MessageSocket.read,
+        name: str = "",
     ) -> None:
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
@@ -69,6 +70,7 @@ class Shards:
             window_bytes=window_bytes,
             withdrawn=lambda link, ident: self.ledger.withdraw(link.state.index, ident),
             read=read,
+            name=name,
         )
         self._heard: list[Link | None] = [None] * shards
         self._updated = trio.Event()

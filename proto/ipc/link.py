@@ -149,7 +149,7 @@ class Link:
         self.first_id = 0
         """Id of the link's first request; requests to an earlier incarnation of the shard have smaller ids."""
         self._owner = owner
-        self._socket = MessageSocket.dealer(state.endpoint)
+        self._socket = MessageSocket.dealer(state.endpoint, owner.name)
         self._closed = False
         self._window = Window(owner.window_bytes)
         self._queue: dict[int, Request] = {}
@@ -326,7 +326,8 @@ class Links:
 
     `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
     incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
-    with the id of a request that was abandoned before it was sent. `read` reads the sockets.
+    with the id of a request that was abandoned before it was sent. `read` reads the sockets. `name` is the asker's
+    (`proto.ipc.askers`).
     """
 
     def __init__(
@@ -341,8 +342,10 @@ class Links:
         window_bytes: int = window(DEFAULT_BYTES, 1),
         withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
         read: Read = MessageSocket.read,
+        name: str = "",
     ) -> None:
         self.read = read
+        self.name = name
         self.window_bytes = window_bytes
         self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]

@@ -22,10 +22,13 @@ import msgspec
 import structlog
 import trio
 
+from proto.ipc import askers
+from proto.ipc.askers import Census
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     EXIT_DEPOSED,
     EXIT_PERMANENT,
+    Askers,
     Failed,
     Ping,
     Pong,
@@ -81,6 +84,7 @@ class Server:
         window_bytes: int = 64 << 20,
         serving: Callable[[], bool] | None = None,
         in_hand: InHand | None = None,
+        census: Census | None = None,
     ) -> None:
         """`serving` says at each moment whether requests may be answered; None: always."""
         self._shard = shard
@@ -89,7 +93,11 @@ class Server:
         self._socket = socket
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
         send = self._send if serving is None else partial(_send_if, serving, self._send)
-        self._replies = Replies(send, window_bytes, time.monotonic)
+        self._census = census or Census({})
+        self._census.changed = self._forget_gone
+        self._responds: dict[bytes, _Respond] = {}
+        """How to answer each asker."""
+        self._replies = Replies(send, window_bytes, time.monotonic, self._census.gone)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
@@ -124,7 +132,9 @@ class Server:
     def _handle(self, group: Group) -> None:
         shard = self._shard
         for peer, packet in group:
-            respond = partial(self._replies.send, peer)
+            respond = self._responds.get(peer) or self._met(peer)
+            if respond is None:
+                continue
             for message in packet.messages:
                 if isinstance(message, Request):
                     self._take(message, peer, respond)
@@ -140,6 +150,26 @@ class Server:
         self._in_hand.end()
         shard.flush()
         self._in_hand.clear()
+
+    def _met(self, peer: bytes) -> _Respond | None:
+        """How to answer an asker that sends for the first time. None if it is gone: what it left in the socket counts
+        no more."""
+        if self._census.gone(peer):
+            return None
+        respond = self._responds[peer] = partial(self._replies.send, peer)
+        return respond
+
+    def _forget_gone(self) -> None:
+        """Drop what is kept for askers that are gone, and what they had asked for and not got."""
+        gone = [peer for peer in self._responds if self._census.gone(peer)]
+        for peer in gone:
+            del self._responds[peer]
+            deferred = self._deferred.pop(peer, ())
+            self._replies.forget(peer)
+            self._shard.forget(peer)
+            log.info("asker_gone", asker=peer.decode(), deferred=len(deferred))
+        if gone:
+            self._shard.flush()
 
     def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
         if peer in self._deferred or self._replies.full(peer):
@@ -286,7 +316,9 @@ def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total:
     return done, total, None
 
 
-async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio.CancelScope) -> None:
+async def _obey(
+    link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope
+) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
@@ -295,6 +327,8 @@ async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio
         if isinstance(message, Shards):
             others.update(message.states)
             copy.told(message.states)
+        elif isinstance(message, Askers):
+            census.update(message.first)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -383,13 +417,15 @@ async def main(descriptor: int) -> int:
 async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     window_bytes = window(limits.memory_bytes, start.shards)
-    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
+    name = askers.named(askers.shard(start.index), start.incarnation)
+    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes, name)
     others.update(start.states)
+    census = Census(start.askers)
     shard: Shard | None = None
     failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, others, copy, serving)
+            nursery.start_soon(_obey, link, others, census, copy, serving)
             try:
                 shard, total = await _open(copy, path, limits, link)
             except (RecoveryError, bucket.BucketError, OSError) as error:
@@ -403,7 +439,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             in_hand = InHand(start.in_hand_fd)
-            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving, in_hand).run)
+            server = Server(shard, socket, limits, window_bytes, copy.serving, in_hand, census)
+            await nursery.start(server.run)
             await nursery.start(peers.run)
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)

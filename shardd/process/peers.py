@@ -22,9 +22,9 @@ _PHASES = ("derive", "ready")
 """Phases in which a shard answers the others: from the moment its own log has been read."""
 
 
-def links(shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)) -> Links:
-    """To all shards. They learn which shards there are also while this one is read back."""
-    return Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
+def links(shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1), name: str = "") -> Links:
+    """To all shards, under the `name` of this one. They learn which shards there are also while it is read back."""
+    return Links(shards, timeout_s, _PHASES, window_bytes=window_bytes, name=name)
 
 
 class Peers:
