@@ -107,6 +107,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    window = 0
+    """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
     def __init__(self, of: Recovered) -> None:
         parts = Assembly(of, self.flush, self._deliver)
@@ -260,7 +262,13 @@ class Shard:
 
     def status(self) -> Status:
         """The status that every packet to an asker carries."""
-        return Status(*self.counters(), len(self.quarantine), self.space.low, bucket_damaged=self.follower.damaged)
+        return Status(
+            *self.counters(),
+            len(self.quarantine),
+            self.space.low,
+            bucket_damaged=self.follower.damaged,
+            window=self.window,
+        )
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

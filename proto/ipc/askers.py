@@ -62,3 +62,8 @@ class Census:
         """Whether the process of this asker has ended."""
         name, _, incarnation = asker.rpartition(b".")
         return incarnation.isdigit() and int(incarnation) < self._first.get(name, 0)
+
+    @property
+    def gateways(self) -> int:
+        """Number of gateways that the reports name; at least 1."""
+        return max(sum(name.startswith(b"g") for name in self._first), 1)

@@ -104,13 +104,24 @@ class MessageSocket:
         queue.add(message)
         self._queues[peer] = queue
         if not self._planned:
-            self._planned = True
+            self._plan()
             if self._waiter is None:
-                self.flush()
                 return
-            self._waiter.at_end(self._end_turn)
         if queue.count == MAX_PACKET or queue.size >= PACKET_BYTES:
             self._send_packet(peer, self._queues.pop(peer))
+
+    def tell_status(self, peer: bytes) -> None:
+        """Have a packet with the status leave for a peer at the end of the turn, also without a message."""
+        self._queues.setdefault(peer, Packing())
+        if not self._planned:
+            self._plan()
+
+    def _plan(self) -> None:
+        self._planned = True
+        if self._waiter is None:
+            self.flush()
+        else:
+            self._waiter.at_end(self._end_turn)
 
     def flush(self) -> bool:
         """Send queued messages. Returns True if messages may be there that the descriptor does not tell of: an owner

@@ -81,32 +81,37 @@ class Server:
         shard: Shard,
         socket: MessageSocket,
         limits: Limits,
-        window_bytes: int = 64 << 20,
+        shards: int = 1,
         serving: Callable[[], bool] | None = None,
         in_hand: InHand | None = None,
         census: Census | None = None,
     ) -> None:
-        """`serving` says at each moment whether requests may be answered; None: always."""
+        """One of `shards`. `serving` says at each moment whether requests may be answered; None: always."""
         self._shard = shard
         self._in_hand = in_hand or InHand()
+        self._memory_bytes, self._shards = limits.memory_bytes, shards
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
         send = self._send if serving is None else partial(_send_if, serving, self._send)
         self._census = census or Census({})
-        self._census.changed = self._forget_gone
+        self._census.changed = self._reported
         self._responds: dict[bytes, _Respond] = {}
         """How to answer each asker."""
-        self._replies = Replies(send, window_bytes, time.monotonic, self._census.gone)
+        self._replies = Replies(send, self._window(), time.monotonic, self._census.gone)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
+        shard.window = self._replies.most
         shard.reads.full = self._replies.full
         self._earlier = trio.Event()
         self._enough = trio.Event()
         shard.control.wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
         shard.allowance.bind()
+
+    def _window(self) -> int:
+        return window(self._memory_bytes, self._shards, self._census.gateways)
 
     def _look_again(self) -> None:
         self._earlier.set()
@@ -130,7 +135,6 @@ class Server:
             self._socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
 
     def _handle(self, group: Group) -> None:
-        shard = self._shard
         for peer, packet in group:
             respond = self._responds.get(peer) or self._met(peer)
             if respond is None:
@@ -142,14 +146,37 @@ class Server:
                     if peer in self._deferred:
                         kept = (each for each in self._deferred[peer] if each.id != message.id)
                         self._deferred[peer] = deque(kept)
-                    shard.cancel(peer, message.id)
-                elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
-                    for each in self._deferred.pop(peer, ()):
-                        self._take(each, peer, respond)
-                    shard.reads.window_free(peer)
+                    self._shard.cancel(peer, message.id)
+                elif isinstance(message, Taken):
+                    self._taken(message.id, peer, respond)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write what requests staged, and answer them."""
         self._in_hand.end()
-        shard.flush()
+        self._shard.flush()
         self._in_hand.clear()
+
+    def _taken(self, size: int, peer: bytes, respond: _Respond) -> None:
+        """Continue with an asker that has taken `size` bytes, if it was full and no longer is."""
+        if self._replies.taken(peer, size):
+            for each in self._deferred.pop(peer, ()):
+                self._take(each, peer, respond)
+            self._shard.reads.window_free(peer)
+
+    def _reported(self) -> None:
+        """The supervisor has reported which askers are gone, and which gateways there are."""
+        self._forget_gone()
+        if self._window() != self._replies.most:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Use another size of windows from now on, and state it to each asker. See `proto.ipc.send_window`."""
+        self._shard.window = self._replies.most = self._window()
+        for peer, respond in self._responds.items():
+            self._socket.tell_status(peer)
+            self._taken(0, peer, respond)
+        self._settle()
 
     def _met(self, peer: bytes) -> _Respond | None:
         """How to answer an asker that sends for the first time. None if it is gone: what it left in the socket counts
@@ -316,9 +343,7 @@ def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total:
     return done, total, None
 
 
-async def _obey(
-    link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope
-) -> None:
+async def _obey(link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
@@ -416,9 +441,8 @@ async def main(descriptor: int) -> int:
 
 async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
-    window_bytes = window(limits.memory_bytes, start.shards)
     name = askers.named(askers.shard(start.index), start.incarnation)
-    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes, name)
+    others = links(start.shards, limits.request_timeout_ms / 1000, name)
     others.update(start.states)
     census = Census(start.askers)
     shard: Shard | None = None
@@ -439,7 +463,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             in_hand = InHand(start.in_hand_fd)
-            server = Server(shard, socket, limits, window_bytes, copy.serving, in_hand, census)
+            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census)
             await nursery.start(server.run)
             await nursery.start(peers.run)
             if copy.holder is not None:

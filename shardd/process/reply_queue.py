@@ -40,7 +40,8 @@ class Replies:
     ) -> None:
         """`gone` says whether an asker has ended: nothing is queued for it."""
         self._send = send
-        self._most = most
+        self.most = most
+        """The window of each asker, in bytes."""
         self._monotonic = monotonic
         self._gone = gone
         self._askers: dict[Hashable, _Asker] = {}
@@ -65,7 +66,7 @@ class Replies:
 
     def _fits(self, asker: _Asker, size: int) -> bool:
         # An asker does not report less than an eighth of the window.
-        return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
+        return size <= SMALL_BYTES or asker.on_way * 8 < self.most or asker.on_way + size <= self.most
 
     def _hand_over(self, peer: bytes, asker: _Asker, message: Message) -> None:
         if len(message.body) > SMALL_BYTES:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from proto.ipc.askers import Census
 from proto.ipc.message import Message, Packet, Parked, Reply, Request, Taken
 from proto.model.limits import Limits
+from proto.model.memory_shares import SMALLEST_WINDOW
 from shardd.process.loop import Server
 from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation
@@ -19,7 +20,7 @@ from tests.support.harness import Harness
 from tests.support.queues import claim, counters, queue, seqs
 
 OLD, NEW, OTHER = b"g0.1", b"g0.2", b"s1.7"
-WINDOW = 10_000
+
 FEED: dict[str, Any] = {
     "epoch": 0, "from_seq": 0, "wait_ms": 1000, "touch": True, "limit": 10, "budget": 1000, "nodes": (), "tags": True,
     "meta": True, "data": True, "strong": False,
@@ -31,9 +32,14 @@ class Socket:
 
     def __init__(self) -> None:
         self.sent: dict[bytes, list[Message]] = {}
+        self.told: list[bytes] = []
+        """The askers that were sent the status."""
 
     def send(self, message: Message, peer: bytes) -> None:
         self.sent.setdefault(peer, []).append(message)
+
+    def tell_status(self, peer: bytes) -> None:
+        self.told.append(peer)
 
 
 class Scene:
@@ -46,7 +52,8 @@ class Scene:
         self.shard = self.harness.shard
         self.census = Census({"g0": 1, "s1": 7})
         self.socket = Socket()
-        self.server = Server(self.shard, self.socket, Limits(), WINDOW, census=self.census)  # type: ignore[arg-type]
+        limits = Limits(memory_bytes=16 * SMALLEST_WINDOW)
+        self.server = Server(self.shard, self.socket, limits, census=self.census)  # type: ignore[arg-type]
         self._id = 0
 
     def ask(self, peer: bytes, op: str, topic: str, body: Any = None, **options: Any) -> int:
@@ -154,7 +161,7 @@ def test_its_parked_reads_and_pulls_are_dropped_and_those_of_others_stay() -> No
 
 def test_its_queued_replies_and_deferred_requests_are_dropped() -> None:
     scene = Scene()
-    for _ in range(4):
+    for _ in range(60):
         scene.ask(OLD, "diff", "log", {"from_seq": 0})
     sent = len(scene.replies(OLD))
     assert scene.server._replies.full(OLD)
@@ -186,7 +193,7 @@ def test_a_reply_that_is_ready_later_is_kept_for_no_one() -> None:
     respond = scene.server._met(OLD)
     assert respond is not None
     scene.loses_gateway()
-    for _ in range(4):
+    for _ in range(60):
         respond(Reply(1, b"x" * 5000))
     assert not scene.server._replies._askers
 
@@ -204,3 +211,29 @@ def test_the_end_of_an_asker_is_logged_once() -> None:
         scene.loses_gateway()
         scene.loses_gateway()
     assert [(each["event"], each["asker"]) for each in logs] == [("asker_gone", "g0.1")]
+
+
+def test_windows_are_divided_between_the_gateways_and_every_asker_hears_of_it() -> None:
+    scene = Scene()
+    for peer in (OLD, OTHER):
+        scene.ask(peer, "state", "log")
+    assert scene.shard.status().window == 2 * SMALLEST_WINDOW
+    scene.loses_gateway()
+    assert scene.socket.told == [], "nothing has changed"
+    scene.ask(NEW, "state", "log")
+    scene.census.update({"g1": 1})
+    assert scene.shard.status().window == SMALLEST_WINDOW
+    assert sorted(scene.socket.told) == [NEW, OTHER]
+    scene.census.update({"g2": 1})
+    assert scene.shard.status().window == SMALLEST_WINDOW
+
+
+def test_an_asker_whose_window_grows_gets_what_it_has_room_for() -> None:
+    scene = Scene()
+    scene.server._replies.most = 10_000
+    for _ in range(4):
+        last = scene.ask(OLD, "diff", "log", {"from_seq": 0})
+    deferred = scene.ask(OLD, "append", "log", {"records": [{"data": 1}]})
+    assert last not in scene.replies(OLD)
+    scene.census.update({})
+    assert scene.replies(OLD)[-2:] == [last, deferred]

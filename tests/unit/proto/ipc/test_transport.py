@@ -416,3 +416,14 @@ async def test_a_router_hears_the_first_dealer_of_a_name_only(tmp_path: Path) ->
     assert [each for each in got if each[0] != b"g0.2"] == [(b"g0.1", 1), (b"g0.1", 2)]
     for socket in (router, second, other):
         socket.close()
+
+
+async def test_the_status_leaves_without_a_message(tmp_path: Path) -> None:
+    async with pair(tmp_path) as there:
+        there.dealer.status = lambda: Status(window=7)
+        there.dealer.tell_status(b"")
+        await there.until(lambda: len(there.packets) == 1)
+        there.dealer.tell_status(b"")
+        there.dealer.send(Cancel(1))
+        await there.until(lambda: len(there.packets) == 2)
+        assert [(len(each.messages), each.status.window) for each in there.packets] == [(0, 7), (1, 7)]
