@@ -39,6 +39,7 @@ from shardd.operations.consume import Consume
 from shardd.operations.cursors import Cursors
 from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
+from shardd.operations.tickets import Tickets
 from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims
@@ -110,6 +111,7 @@ class Assembly:
         self.job_streams = JobStreams(self.claims, self.leases)
         self.mover.recovered()
         self.sessions = SessionControl(self.staging)
+        self.tickets = Tickets(self.staging)
         self.restoring = Restoring(self.staging, self.copier, flush)
         self.control = CheckpointControl(
             of.checkpoints, self.log, self.staging, self.routing, self.copier, self.restoring, self.follower, flush
@@ -187,6 +189,8 @@ class Assembly:
             operations.SessionOpen: self.sessions.open,
             operations.SessionMove: self.sessions.move,
             operations.SessionCount: self.sessions.count,
+            operations.TicketMake: self.tickets.make,
+            operations.TicketUse: self.tickets.use,
         }
 
     def _queue_operations(self, staging: Staging) -> Operations:

@@ -133,6 +133,7 @@ class Shard:
         self.restoring = parts.restoring
         self.control = parts.control
         self._staging = parts.staging
+        self.tickets = parts.tickets
         self._sessions = parts.sessions
         self._job_streams = parts.job_streams
         self._operations = parts.operations
