@@ -30,6 +30,7 @@ from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
+from proto.ipc import askers
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     AuditLog,
@@ -45,7 +46,7 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
-from proto.model.memory_shares import gateway_share, window
+from proto.model.memory_shares import gateway_share
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
 from proto.process.garbage_collector import calm, search
@@ -73,8 +74,8 @@ class Gateway:
         self.shards = Shards(
             start.shards,
             self.limits.request_timeout_ms,
-            window(self.limits.memory_bytes, start.shards),
             self.reactor.read,
+            askers.named(askers.gateway(start.index), start.incarnation),
         )
         self.keyring = Keyring(start.keys)
         self.api = Api(

@@ -39,9 +39,11 @@ from shardd.operations.consume import Consume
 from shardd.operations.cursors import Cursors
 from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
+from shardd.operations.tickets import Tickets
 from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims
+from shardd.queues.job_streams import JobStreams
 from shardd.queues.leases import Leases
 from shardd.queues.peek import Peeking
 from shardd.queues.redrive import Redrive
@@ -106,8 +108,10 @@ class Assembly:
         self.mover = Mover(self.staging, flush)
         self.leases = Leases(self.staging)
         self.claims = subscribers.claims = Claims(self.staging, self.scheduler, self.leases, self.mover.order)
+        self.job_streams = JobStreams(self.claims, self.leases)
         self.mover.recovered()
         self.sessions = SessionControl(self.staging)
+        self.tickets = Tickets(self.staging)
         self.restoring = Restoring(self.staging, self.copier, flush)
         self.control = CheckpointControl(
             of.checkpoints, self.log, self.staging, self.routing, self.copier, self.restoring, self.follower, flush
@@ -185,6 +189,8 @@ class Assembly:
             operations.SessionOpen: self.sessions.open,
             operations.SessionMove: self.sessions.move,
             operations.SessionCount: self.sessions.count,
+            operations.TicketMake: self.tickets.make,
+            operations.TicketUse: self.tickets.use,
         }
 
     def _queue_operations(self, staging: Staging) -> Operations:
@@ -207,9 +213,9 @@ class Assembly:
             operations.Ack: self.leases.ack,
             operations.Nack: self.leases.nack,
             operations.Extend: self.leases.extend,
-            operations.WorkOpen: self.claims.work_open,
-            operations.WorkTake: self.claims.work_take,
-            operations.WorkClose: self.leases.work_close,
+            operations.WorkOpen: self.job_streams.open,
+            operations.WorkTake: self.job_streams.take,
+            operations.WorkClose: self.job_streams.close,
             operations.Allowance: self.allowance.lend,
             operations.AllowanceReturn: self.allowance.give_back,
         }

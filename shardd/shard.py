@@ -107,6 +107,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    window = 0
+    """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
     def __init__(self, of: Recovered) -> None:
         parts = Assembly(of, self.flush, self._deliver)
@@ -131,7 +133,9 @@ class Shard:
         self.restoring = parts.restoring
         self.control = parts.control
         self._staging = parts.staging
+        self.tickets = parts.tickets
         self._sessions = parts.sessions
+        self._job_streams = parts.job_streams
         self._operations = parts.operations
         self._waiting_operations = parts.waiting_operations
 
@@ -214,6 +218,14 @@ class Shard:
         self.claims.cancel(caller, ident)
         self.allowance.cancel(caller, ident)
 
+    def forget(self, caller: Hashable) -> None:
+        """Drop the parked requests of a caller that is gone, and close its job streams. Leases that were sent to it run
+        out."""
+        for waiting in (self.reads, self.names, self.pulls, self.claims):
+            waiting.forget(caller)
+        for closing in self._job_streams.left_by(caller):
+            self.handle(closing, caller, lambda message: None)
+
     def _deliver(self) -> None:
         self._refuse_damaged()
         self.claims.deliver()
@@ -251,7 +263,13 @@ class Shard:
 
     def status(self) -> Status:
         """The status that every packet to an asker carries."""
-        return Status(*self.counters(), len(self.quarantine), self.space.low, bucket_damaged=self.follower.damaged)
+        return Status(
+            *self.counters(),
+            len(self.quarantine),
+            self.space.low,
+            bucket_damaged=self.follower.damaged,
+            window=self.window,
+        )
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

@@ -12,10 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proto.model.errors import ErrorCode, TopicsError
+from proto.model.errors import cap_reached
 from proto.model.keys import Key
-
-RETRY_AFTER_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,3 @@ class Slots:
 def _check(bound: Bound, taken: int) -> None:
     if bound.most and taken >= bound.most:
         raise cap_reached(bound.limit, bound.most, "wait until one has ended")
-
-
-def cap_reached(limit: str, most: int, remedy: str) -> TopicsError:
-    """The `429 throttled` of every cap."""
-    return TopicsError(
-        ErrorCode.THROTTLED,
-        f"{limit} is {most}, and that many are there; {remedy}",
-        {"limit": limit, "max": most},
-        retry_after_ms=RETRY_AFTER_MS,
-    )

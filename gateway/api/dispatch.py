@@ -35,11 +35,11 @@ from gateway.api.router_requests import RouterRequests
 from gateway.api.service import Service
 from gateway.api.sockets import Sockets
 from gateway.api.stream_requests import StreamRequests
+from gateway.api.tickets import Tickets
 from gateway.contract.auth import Keyring
 from gateway.contract.operation import Body
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.origins import Origins
-from gateway.contract.tickets import Tickets
 from gateway.http.gzip_coding import SMALLEST_ANSWER
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
@@ -66,20 +66,20 @@ class Api:
         cors_origins: Sequence[str] = (),
     ) -> None:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
-        self.tickets = Tickets(keyring, limits.max_tickets_per_key)
+        tickets = Tickets(shards, keyring)
         self.quota = Quota(shards, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
         self.outcomes = Outcomes()
         self.recognition = Recognition(self.origins, keyring)
-        self.entry = Entry(flight, keyring, self.tickets, limits, probe_auth=probe_auth)
+        self.entry = Entry(flight, keyring, tickets, limits, probe_auth=probe_auth)
         self.bodies = Bodies(limits)
         streams, outcomes = self.entry.streams, self.outcomes
         self.service = Service(shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth)
         handlers: dict[str, Handler] = {
             **Lists(shards).handlers,
             **RouterRequests(Routers(shards, self.quota, limits)).handlers,
-            **StreamRequests(self.live, self.work, self.tickets).handlers,
+            **StreamRequests(self.live, self.work, tickets).handlers,
             **Sockets(self.live, shards, self.quota, keyring, limits, budget, outcomes, streams).handlers,
             **self.service.handlers,
         }
@@ -101,7 +101,8 @@ class Api:
                 response = self.recognition.preflight(request)
             else:
                 name = plan.operation.name
-                self.entry.admit(plan, request)
+                streams = plan.operation.streams
+                self.entry.admit(plan, request, await self.entry.redeem(request) if streams else None)
                 body = b"" if plan.operation.body is Body.NONE else await self.bodies.read(plan, request)
                 response = rendering.rendered(await self.forwarding.forward(plan, body, request), started)
         except TopicsError as error:

@@ -11,11 +11,11 @@ from urllib.parse import parse_qsl
 from gateway.admission.in_flight import Flight
 from gateway.admission.slots import Bound, Slots
 from gateway.api.plan import Plan
+from gateway.api.tickets import Tickets, check_form
 from gateway.contract.auth import EVERYBODY, UNPROVEN, Keyring, check_name, check_scope
 from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import defaults, parse_query
-from gateway.contract.tickets import Tickets, check_form
 from gateway.http.messages import Request
 from proto.model.errors import shutting_down
 from proto.model.keys import Key, Scope
@@ -43,8 +43,20 @@ class Entry:
         self._probe_auth = probe_auth
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
 
-    def admit(self, plan: Plan, request: Request) -> None:
-        """Set in the plan whose key asks for what, and take a slot. Raises `400`, `401`, `403`, `429`, `503`."""
+    async def redeem(self, request: Request) -> Key | None:
+        """Return the key of the ticket that a request for a stream has in place of a key, for `admit`; None if it has
+        none. Raises `400`, `401`, `503`."""
+        ticket = parameter(request.query, "ticket")
+        if not ticket or self._flight.draining:
+            return None
+        check_form(ticket)
+        if not request.headers.get(b"authorization", b"") and not self._keyring.open:
+            return await self._tickets.use(ticket, request.path)
+        return None
+
+    def admit(self, plan: Plan, request: Request, holder: Key | None = None) -> None:
+        """Set in the plan whose key asks for what, and take a slot. `holder` is the key of a ticket. Raises `400`,
+        `401`, `403`, `429`, `503`."""
         operation = plan.operation
         if self._flight.draining and not operation.always:
             raise shutting_down()
@@ -54,7 +66,7 @@ class Entry:
                 request.slot = self.requests.take(plan.key)
             return
         if operation.scope is not None:
-            plan.key = self._holder(operation, operation.scope, request)
+            plan.key = self._holder(operation, operation.scope, request, holder)
         else:
             if operation.probe and self._probe_auth:
                 self._keyring.identify(request.headers.get(b"authorization", b""))
@@ -62,9 +74,11 @@ class Entry:
         self._check(plan, request)
         plan.admitted = True
 
-    def _holder(self, operation: Operation, scope: Scope, request: Request) -> Key:
+    def _holder(self, operation: Operation, scope: Scope, request: Request, holder: Key | None) -> Key:
         """Return the request's key after taking a slot for it and checking its scope."""
-        if operation.streams:
+        if holder is not None:
+            key = holder
+        elif operation.streams:
             key = self._holder_of_stream(operation, request)
             if key is UNPROVEN:
                 request.slot = self.unproven.take(key)
@@ -77,15 +91,10 @@ class Entry:
         return key
 
     def _holder_of_stream(self, operation: Operation, request: Request) -> Key:
-        """Return the key of a stream, which may come in a ticket, in the query or in a first message."""
+        """Return the key of a stream, which may come in the query or in a first message."""
         authorization = request.headers.get(b"authorization", b"")
-        ticket = parameter(request.query, "ticket")
-        if ticket:
-            check_form(ticket)
         if not authorization and not self._keyring.open:
             token = parameter(request.query, "token")
-            if ticket:
-                return self._tickets.redeem(ticket, request.path)
             if token and operation.event_stream:
                 authorization = b"Bearer " + token.encode()
             elif not token and request.upgrade == b"websocket" and b"authorization" not in request.headers:

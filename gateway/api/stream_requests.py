@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from gateway.api.plan import Handler, Plan
+from gateway.api.tickets import Tickets
 from gateway.contract.auth import check_name, check_scope
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import Routes
-from gateway.contract.tickets import TTL_S, Tickets
 from gateway.http.messages import Request, Response
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
@@ -19,6 +19,7 @@ from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.model.body import Form
 from proto.model.errors import TopicsError, invalid
+from proto.model.limits import TICKET_TTL_S
 from proto.model.names import WATCH_SESSION, check_topic
 
 _TICKET = Form(TicketRequest)
@@ -66,12 +67,12 @@ class StreamRequests:
             check_name(plan.key, check_topic(values[0]))
         elif values and WATCH_SESSION.fullmatch(values[0]) is None:
             raise invalid("path: no watch session has this name", field="path")
-        ticket = self._tickets.issue(plan.key, path)
+        ticket = await self._tickets.make(plan.key, path)
         answer: dict[str, Any] = {
             "ticket": ticket,
             "path": path,
             "url": f"{path}?ticket={ticket}",
-            "ttl_ms": round(TTL_S * 1000),
+            "ttl_ms": round(TICKET_TTL_S * 1000),
         }
         if ignored:
             answer["ignored"] = ignored

@@ -17,7 +17,6 @@ from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
 from proto.ipc.transport import MessageSocket
 from proto.model.errors import TopicsError
-from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
 from proto.process.driven import in_task
 
@@ -47,8 +46,8 @@ class Shards:
         self,
         shards: int,
         request_timeout_ms: int,
-        window_bytes: int = window(DEFAULT_BYTES, 1),
         read: Read = MessageSocket.read,
+        name: str = "",
     ) -> None:
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
@@ -66,9 +65,9 @@ class Shards:
             opened=_greet,
             heard=self._heard_from,
             probing=True,
-            window_bytes=window_bytes,
             withdrawn=lambda link, ident: self.ledger.withdraw(link.state.index, ident),
             read=read,
+            name=name,
         )
         self._heard: list[Link | None] = [None] * shards
         self._updated = trio.Event()

@@ -2,7 +2,7 @@
 
 The queue's shard decides which stream gets a job, because it knows the jobs that each stream holds. The stream asks the
 shard for jobs and waits for the reply, which comes when there are some. When the connection ends, the stream gives its
-jobs back. If this process dies, no message tells the shard, and the leases run out.
+jobs back. If this process dies, the supervisor tells the shard (`proto.ipc.askers`), which takes them back.
 
     id: <seq>
     event: job

@@ -18,7 +18,7 @@ import structlog
 import trio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.admission.slots import cap_reached, fair
+from gateway.admission.slots import fair
 from gateway.contract.auth import Keyring
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import Position
@@ -27,7 +27,7 @@ from proto.ipc.link import Pending
 from proto.ipc.message import Reply
 from proto.ipc.operations import SessionCount, SessionFound, SessionMake, SessionMove, SessionOpen, SessionsMoved
 from proto.ipc.operations import Sessions as SessionsTold
-from proto.model.errors import ErrorCode, TopicsError
+from proto.model.errors import ErrorCode, TopicsError, cap_reached
 from proto.model.keys import Key
 from proto.model.limits import Limits
 from proto.model.names import WATCH_SESSION

@@ -3,7 +3,7 @@
 On the wire: u32 little-endian length, then a map in MessagePack with the name of the message as `type`. A socket pair
 is used rather than ZeroMQ, because end-of-file reports the death of the peer exactly and at once.
 
-    supervisor → shard      Start(...), Shards([...]) at every change, TakeOver()*, Stop()
+    supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
                             Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
@@ -86,6 +86,9 @@ class Start(Struct, frozen=True, tag=True):
     walrus_fds: list[int] = []
     rog_fds: list[int] = []
     states: list[ShardState] = []
+    incarnation: int = 0
+    askers: dict[str, int] = {}
+    """As in `Askers`."""
     keys: list[Key] | None = None
     probe_auth: bool = False
     request_log: bool = False
@@ -113,6 +116,12 @@ class AuditLog(Struct, frozen=True, tag=True):
 
 class Shards(Struct, frozen=True, tag=True):
     states: list[ShardState]
+
+
+class Askers(Struct, frozen=True, tag=True):
+    """Shard: the first incarnation of each gateway and shard that may still live, by name. See `proto.ipc.askers`."""
+
+    first: dict[str, int]
 
 
 class Progress(Struct, frozen=True, tag=True):
@@ -165,6 +174,7 @@ Control = (
     | Keys
     | AuditLog
     | Shards
+    | Askers
     | Progress
     | Ready
     | Complete

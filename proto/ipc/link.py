@@ -34,7 +34,6 @@ from proto.ipc.suspects import Suspects
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
-from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.process import driven, trace
 from proto.process.faults import faults
 
@@ -149,9 +148,9 @@ class Link:
         self.first_id = 0
         """Id of the link's first request; requests to an earlier incarnation of the shard have smaller ids."""
         self._owner = owner
-        self._socket = MessageSocket.dealer(state.endpoint)
+        self._socket = MessageSocket.dealer(state.endpoint, owner.name)
         self._closed = False
-        self._window = Window(owner.window_bytes)
+        self._window = Window()
         self._queue: dict[int, Request] = {}
         """Requests that do not fit into the window yet, in order."""
         self._taken = 0
@@ -238,6 +237,8 @@ class Link:
         self._heard, self.silent_s = True, 0.0
         for _, packet in group:
             replies = [message for message in packet.messages if isinstance(message, Reply)]
+            if packet.status.window:
+                self._window.most = packet.status.window
             self._owner.heard(self, packet.status, replies)
             for message in packet.messages:
                 if isinstance(message, Reply):
@@ -326,7 +327,8 @@ class Links:
 
     `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
     incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
-    with the id of a request that was abandoned before it was sent. `read` reads the sockets.
+    with the id of a request that was abandoned before it was sent. `read` reads the sockets. `name` is the asker's
+    (`proto.ipc.askers`).
     """
 
     def __init__(
@@ -338,12 +340,12 @@ class Links:
         heard: Callable[[Link, Status, list[Reply]], object] = lambda link, status, replies: None,
         *,
         probing: bool = False,
-        window_bytes: int = window(DEFAULT_BYTES, 1),
         withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
         read: Read = MessageSocket.read,
+        name: str = "",
     ) -> None:
         self.read = read
-        self.window_bytes = window_bytes
+        self.name = name
         self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]
         self.timeout_s = timeout_s

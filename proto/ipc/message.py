@@ -123,6 +123,9 @@ class Status(Struct, array_like=True, frozen=True):
     """The shard may not answer: another machine may hold it."""
     bucket_damaged: int = 0
     """Number of objects of the shard's bucket that are known to be damaged or missing."""
+    window: int = 0
+    """The size of the send window of each asker, and of its reply window, in bytes; 0: not stated. See
+    `proto.ipc.send_window`."""
 
 
 NO_STATUS = Status()

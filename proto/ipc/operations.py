@@ -430,6 +430,34 @@ class SessionCount(Operation[Sessions], tag="session_count", frozen=True):
     owner: bytes | None = None
 
 
+# Tickets
+
+
+class TicketHolder(Answer, tag="ticket_holder", frozen=True):
+    """The key that requested a ticket, as it was then. There is none if the ticket is unknown or for another path."""
+
+    owner: bytes
+    """The key's digest, b"" without keys."""
+    scopes: int
+    prefixes: Names
+
+
+class TicketMake(Operation[None], tag="ticket_make", frozen=True):
+    ticket: bytes
+    """SHA-256 of the ticket."""
+    path: bytes
+    """SHA-256 of the path that it opens."""
+    owner: bytes
+    """As the next two fields, that of `TicketHolder`."""
+    scopes: int
+    prefixes: Names
+
+
+class TicketUse(Operation[TicketHolder], tag="ticket_use", frozen=True):
+    ticket: bytes
+    path: bytes
+
+
 # The shard itself
 
 
@@ -538,6 +566,8 @@ TABLE = (
     Row(SessionOpen, SessionFound, records=False),
     Row(SessionMove, SessionsMoved, records=False),
     Row(SessionCount, Sessions, records=False),
+    Row(TicketMake, records=False),
+    Row(TicketUse, TicketHolder, records=False),
     Row(Ping, records=False),
     Row(Stats, Figures, records=False),
     Row(Sample, Sampled, records=False),

@@ -5,9 +5,25 @@ fill the memory of both processes. A request that does not fit waits in the aski
 
 A request is in flight until it is answered or parked. An abandoned request may never be answered. It counts until a
 later request is answered, because a shard takes requests in order.
+
+**Size.** The shard states it in the status of each packet (`Status.window`). The same size bounds the replies that the
+asker has not taken (`shardd.process.reply_queue`). Both sides must use one size: an asker reports what it has taken by
+eighths, and a shard that waited for less than an eighth of the asker's size would wait for ever.
+
+    at first    an asker uses `SMALLEST_WINDOW`, and no shard states less
+    a change    the shard uses the new size at once, and sends each asker a packet, if need be an empty one. The asker
+                uses it when it reads that packet
+    smaller     until then the asker may send by the old size. From then on it sends large requests only when answers
+                have made room. What it has taken and not reported may be an eighth of the new size now: it reports that
+    larger      both send what waited for room
+
+A packet that states a size comes after all replies that the shard has sent by the size before it, so the asker has
+taken those when it reports by the new one.
 """
 
 from __future__ import annotations
+
+from proto.model.memory_shares import SMALLEST_WINDOW
 
 SMALL_BYTES = 4 << 10
 """Bodies up to this size are not counted."""
@@ -16,7 +32,7 @@ SMALL_BYTES = 4 << 10
 class Window:
     """Window of `most` bytes, or of a single request of any size. Requests must be sent in the order of their ids."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = SMALLEST_WINDOW) -> None:
         self.most = most
         self.bytes = 0
         self._sent: dict[int, int] = {}

@@ -52,12 +52,14 @@ class MessageSocket:
     High-water marks are off. The asking process bounds what is in flight, because it can refuse requests.
     """
 
-    def __init__(self, kind: int, endpoint: str, *, bind: bool) -> None:
+    def __init__(self, kind: int, endpoint: str, name: str = "") -> None:
         self._socket: Any = zmq.Context.instance().socket(kind)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        if bind:
+        if name:
+            self._socket.setsockopt(zmq.ROUTING_ID, name.encode())
+        if kind == zmq.ROUTER:
             self._socket.bind(endpoint)
         else:
             self._socket.connect(endpoint)
@@ -80,14 +82,15 @@ class MessageSocket:
         """Called when the turn's `flush` finds input of which the descriptor will not tell. `read` sets it."""
 
     @classmethod
-    def dealer(cls, endpoint: str) -> MessageSocket:
-        """The asking side. It has one peer."""
-        return cls(zmq.DEALER, endpoint, bind=False)
+    def dealer(cls, endpoint: str, name: str = "") -> MessageSocket:
+        """The asking side. It has one peer, which knows it by `name`. A router never reads from a second dealer of the
+        same name."""
+        return cls(zmq.DEALER, endpoint, name)
 
     @classmethod
     def router(cls, endpoint: str) -> MessageSocket:
         """The answering side. Each message, in and out, belongs to a peer."""
-        return cls(zmq.ROUTER, endpoint, bind=True)
+        return cls(zmq.ROUTER, endpoint)
 
     @property
     def descriptor(self) -> int:
@@ -101,13 +104,24 @@ class MessageSocket:
         queue.add(message)
         self._queues[peer] = queue
         if not self._planned:
-            self._planned = True
+            self._plan()
             if self._waiter is None:
-                self.flush()
                 return
-            self._waiter.at_end(self._end_turn)
         if queue.count == MAX_PACKET or queue.size >= PACKET_BYTES:
             self._send_packet(peer, self._queues.pop(peer))
+
+    def tell_status(self, peer: bytes) -> None:
+        """Have a packet with the status leave for a peer at the end of the turn, also without a message."""
+        self._queues.setdefault(peer, Packing())
+        if not self._planned:
+            self._plan()
+
+    def _plan(self) -> None:
+        self._planned = True
+        if self._waiter is None:
+            self.flush()
+        else:
+            self._waiter.at_end(self._end_turn)
 
     def flush(self) -> bool:
         """Send queued messages. Returns True if messages may be there that the descriptor does not tell of: an owner

@@ -112,6 +112,16 @@ def not_a_queue(topic: str) -> TopicsError:
     )
 
 
+def cap_reached(limit: str, most: int, remedy: str) -> TopicsError:
+    """The `429 throttled` of every cap."""
+    return TopicsError(
+        ErrorCode.THROTTLED,
+        f"{limit} is {most}, and that many are there; {remedy}",
+        {"limit": limit, "max": most},
+        retry_after_ms=1000,
+    )
+
+
 def not_ready(message: str, **detail: Any) -> TopicsError:
     """`503 not_ready` with `Retry-After`: the same request may succeed later."""
     return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)

@@ -42,6 +42,7 @@ DEFAULT_FRAME_BYTES = 256 << 10
 """Byte budget of a record frame of a stream unless the request names `max_batch_bytes`."""
 DEFAULT_HEARTBEAT_MS = 15_000
 MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 1_000, 60_000
+TICKET_TTL_S = 60.0
 MAX_CURSOR_NAME_BYTES = 255
 RECORD_OVERHEAD = 16
 """Bytes of framing that each record adds to `bytes`, besides its data, meta, tag and node."""

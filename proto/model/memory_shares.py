@@ -2,7 +2,8 @@
 
     half of it       the gateway: bodies, answers and frames queued for streams (`gateway.admission.body_budget`)
     the other half   the shards, in equal parts. Of a shard's part, a quarter is for requests to it not yet answered, a
-                     quarter for its answers not yet taken, and the rest for work on them
+                     quarter for its answers not yet taken, and the rest for work on them. Several gateways divide each
+                     quarter
 
 The memory of an idle process is not included.
 """
@@ -24,6 +25,6 @@ def gateway_share(total: int) -> int:
     return (total or DEFAULT_BYTES) // 2
 
 
-def window(total: int, shards: int) -> int:
-    """Bytes that may be in flight to one shard, and as many from it."""
-    return max((total or DEFAULT_BYTES) // (8 * shards), SMALLEST_WINDOW)
+def window(total: int, shards: int, gateways: int = 1) -> int:
+    """Bytes that an asker may have in flight to one shard, and as many from it."""
+    return max((total or DEFAULT_BYTES) // (8 * shards * gateways), SMALLEST_WINDOW)

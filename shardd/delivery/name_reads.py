@@ -106,3 +106,8 @@ class NameReads:
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Drops the parked read of a caller that disconnected. Does nothing if it has none."""
         self._parked.pop((caller, ident), None)
+
+    def forget(self, caller: Hashable) -> None:
+        """Drops the parked reads of a caller that is gone."""
+        for key in [key for key in self._parked if key[0] == caller]:
+            del self._parked[key]

@@ -222,6 +222,11 @@ class Reads:
         if waiting is not None:
             self._over(waiting)
 
+    def forget(self, caller: Hashable) -> None:
+        """Drops the parked reads of a caller that is gone."""
+        for waiting in self._of(caller):
+            self._over(waiting)
+
     def _over(self, waiting: _Waiting) -> None:
         with indivisible:
             topic, waiting.topic = waiting.topic, None

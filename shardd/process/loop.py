@@ -22,10 +22,13 @@ import msgspec
 import structlog
 import trio
 
+from proto.ipc import askers
+from proto.ipc.askers import Census
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     EXIT_DEPOSED,
     EXIT_PERMANENT,
+    Askers,
     Failed,
     Ping,
     Pong,
@@ -78,27 +81,37 @@ class Server:
         shard: Shard,
         socket: MessageSocket,
         limits: Limits,
-        window_bytes: int = 64 << 20,
+        shards: int = 1,
         serving: Callable[[], bool] | None = None,
         in_hand: InHand | None = None,
+        census: Census | None = None,
     ) -> None:
-        """`serving` says at each moment whether requests may be answered; None: always."""
+        """One of `shards`. `serving` says at each moment whether requests may be answered; None: always."""
         self._shard = shard
         self._in_hand = in_hand or InHand()
+        self._memory_bytes, self._shards = limits.memory_bytes, shards
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
         send = self._send if serving is None else partial(_send_if, serving, self._send)
-        self._replies = Replies(send, window_bytes, time.monotonic)
+        self._census = census or Census({})
+        self._census.changed = self._reported
+        self._responds: dict[bytes, _Respond] = {}
+        """How to answer each asker."""
+        self._replies = Replies(send, self._window(), time.monotonic, self._census.gone)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
+        shard.window = self._replies.most
         shard.reads.full = self._replies.full
         self._earlier = trio.Event()
         self._enough = trio.Event()
         shard.control.wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
         shard.allowance.bind()
+
+    def _window(self) -> int:
+        return window(self._memory_bytes, self._shards, self._census.gateways)
 
     def _look_again(self) -> None:
         self._earlier.set()
@@ -122,9 +135,10 @@ class Server:
             self._socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
 
     def _handle(self, group: Group) -> None:
-        shard = self._shard
         for peer, packet in group:
-            respond = partial(self._replies.send, peer)
+            respond = self._responds.get(peer) or self._met(peer)
+            if respond is None:
+                continue
             for message in packet.messages:
                 if isinstance(message, Request):
                     self._take(message, peer, respond)
@@ -132,14 +146,57 @@ class Server:
                     if peer in self._deferred:
                         kept = (each for each in self._deferred[peer] if each.id != message.id)
                         self._deferred[peer] = deque(kept)
-                    shard.cancel(peer, message.id)
-                elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
-                    for each in self._deferred.pop(peer, ()):
-                        self._take(each, peer, respond)
-                    shard.reads.window_free(peer)
+                    self._shard.cancel(peer, message.id)
+                elif isinstance(message, Taken):
+                    self._taken(message.id, peer, respond)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write what requests staged, and answer them."""
         self._in_hand.end()
-        shard.flush()
+        self._shard.flush()
         self._in_hand.clear()
+
+    def _taken(self, size: int, peer: bytes, respond: _Respond) -> None:
+        """Continue with an asker that has taken `size` bytes, if it was full and no longer is."""
+        if self._replies.taken(peer, size):
+            for each in self._deferred.pop(peer, ()):
+                self._take(each, peer, respond)
+            self._shard.reads.window_free(peer)
+
+    def _reported(self) -> None:
+        """The supervisor has reported which askers are gone, and which gateways there are."""
+        self._forget_gone()
+        if self._window() != self._replies.most:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Use another size of windows from now on, and state it to each asker. See `proto.ipc.send_window`."""
+        self._shard.window = self._replies.most = self._window()
+        for peer, respond in self._responds.items():
+            self._socket.tell_status(peer)
+            self._taken(0, peer, respond)
+        self._settle()
+
+    def _met(self, peer: bytes) -> _Respond | None:
+        """How to answer an asker that sends for the first time. None if it is gone: what it left in the socket counts
+        no more."""
+        if self._census.gone(peer):
+            return None
+        respond = self._responds[peer] = partial(self._replies.send, peer)
+        return respond
+
+    def _forget_gone(self) -> None:
+        """Drop what is kept for askers that are gone, and what they had asked for and not got."""
+        gone = [peer for peer in self._responds if self._census.gone(peer)]
+        for peer in gone:
+            del self._responds[peer]
+            deferred = self._deferred.pop(peer, ())
+            self._replies.forget(peer)
+            self._shard.forget(peer)
+            log.info("asker_gone", asker=peer.decode(), deferred=len(deferred))
+        if gone:
+            self._shard.flush()
 
     def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
         if peer in self._deferred or self._replies.full(peer):
@@ -286,7 +343,7 @@ def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total:
     return done, total, None
 
 
-async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio.CancelScope) -> None:
+async def _obey(link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
@@ -295,6 +352,8 @@ async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio
         if isinstance(message, Shards):
             others.update(message.states)
             copy.told(message.states)
+        elif isinstance(message, Askers):
+            census.update(message.first)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -382,14 +441,15 @@ async def main(descriptor: int) -> int:
 
 async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
-    window_bytes = window(limits.memory_bytes, start.shards)
-    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
+    name = askers.named(askers.shard(start.index), start.incarnation)
+    others = links(start.shards, limits.request_timeout_ms / 1000, name)
     others.update(start.states)
+    census = Census(start.askers)
     shard: Shard | None = None
     failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, others, copy, serving)
+            nursery.start_soon(_obey, link, others, census, copy, serving)
             try:
                 shard, total = await _open(copy, path, limits, link)
             except (RecoveryError, bucket.BucketError, OSError) as error:
@@ -403,7 +463,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             in_hand = InHand(start.in_hand_fd)
-            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving, in_hand).run)
+            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census)
+            await nursery.start(server.run)
             await nursery.start(peers.run)
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)

@@ -13,7 +13,6 @@ import trio
 from proto.ipc.link import Links
 from proto.ipc.message import Message, Reply, Request
 from proto.ipc.operations import Operation
-from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
 from shardd.shard import Shard
 
@@ -22,9 +21,9 @@ _PHASES = ("derive", "ready")
 """Phases in which a shard answers the others: from the moment its own log has been read."""
 
 
-def links(shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)) -> Links:
-    """To all shards. They learn which shards there are also while this one is read back."""
-    return Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
+def links(shards: int, timeout_s: float, name: str = "") -> Links:
+    """To all shards, under the `name` of this one. They learn which shards there are also while it is read back."""
+    return Links(shards, timeout_s, _PHASES, name=name)
 
 
 class Peers:

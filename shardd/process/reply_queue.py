@@ -5,8 +5,8 @@ taken wait here, in order. While any wait, the asker is *full*: its requests are
 not rendered. So an asker that hangs, or takes replies too slowly, costs this process one window and its parked reads,
 and delays no other asker.
 
-An asker does not report that it is gone. An asker that is full and has taken nothing for the duration of a request
-timeout is forgotten: its requests have timed out by then.
+The supervisor reports that an asker is gone (`proto.ipc.askers`). One that hangs reports nothing: an asker that is full
+and has taken nothing for the duration of a request timeout is forgotten. Its requests have timed out by then.
 """
 
 from __future__ import annotations
@@ -31,10 +31,19 @@ class _Asker:
 
 
 class Replies:
-    def __init__(self, send: Callable[[Message, bytes], None], most: int, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        send: Callable[[Message, bytes], None],
+        most: int,
+        monotonic: Callable[[], float],
+        gone: Callable[[bytes], bool] = lambda peer: False,
+    ) -> None:
+        """`gone` says whether an asker has ended: nothing is queued for it."""
         self._send = send
-        self._most = most
+        self.most = most
+        """The window of each asker, in bytes."""
         self._monotonic = monotonic
+        self._gone = gone
         self._askers: dict[Hashable, _Asker] = {}
 
     def send(self, peer: bytes, message: Message) -> None:
@@ -44,6 +53,8 @@ class Replies:
         if asker is None:
             if size <= SMALL_BYTES:
                 self._send(message, peer)
+                return
+            if self._gone(peer):
                 return
             asker = self._askers[peer] = _Asker()
         if asker.queue or not self._fits(asker, size):
@@ -55,7 +66,7 @@ class Replies:
 
     def _fits(self, asker: _Asker, size: int) -> bool:
         # An asker does not report less than an eighth of the window.
-        return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
+        return size <= SMALL_BYTES or asker.on_way * 8 < self.most or asker.on_way + size <= self.most
 
     def _hand_over(self, peer: bytes, asker: _Asker, message: Message) -> None:
         if len(message.body) > SMALL_BYTES:
@@ -89,3 +100,7 @@ class Replies:
         for peer in gone:
             del self._askers[peer]
         return gone
+
+    def forget(self, peer: bytes) -> None:
+        """Drop the replies that are queued for an asker."""
+        self._askers.pop(peer, None)

@@ -10,7 +10,7 @@ A claim of a queue without `claim_jitter_ms` is served at once. With it, the fir
 closes, all claims that came in it are served in one pass. Each gets a share in proportion to its `max`, dealt in turn
 in the order of arrival.
 
-A claim with `wait_ms` waits that long for jobs. A stream (`work_take`) waits until there are jobs and it holds less
+A claim with `wait_ms` waits that long for jobs. A stream (`job_streams`) waits until there are jobs and it holds less
 than its `max`. Newly claimable jobs open a window too, of zero length without jitter, so that all waiting claims get
 fair shares. A claim that finds others waiting joins after them.
 
@@ -26,24 +26,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
 
 from proto.api import answers
 from proto.api.answers import ClaimedJob
-from proto.api.requests import ClaimRequest
 from proto.ipc.message import Parked, Reply, Request
-from proto.ipc.operations import Claim, Jobs, LettersSent, Worker, WorkOpen, WorkTake
+from proto.ipc.operations import Claim, Jobs, LettersSent
 from proto.model.errors import TopicsError, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, Staging, performance, to_json
 from shardd.delivery.scheduler import Scheduler
-from shardd.queues.cohorts import Claimer, Cohort, dealt
+from shardd.queues.cohorts import Claimer, Cohort, Key, dealt
 from shardd.queues.finishing import Finished, finish
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
     Found,
-    check_claim,
     chosen,
     claimed,
     fresh,
@@ -82,8 +79,8 @@ class Claims:
         self._clock = staging.clock
         self._dead_letter = dead_letter
         self._cohorts: dict[int, Cohort] = {}
-        self._by_key: dict[Hashable, Cohort] = {}
-        self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
+        self._by_key: dict[Key, Cohort] = {}
+        self._sent: OrderedDict[Key, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Topic, seqs and tokens sent to the latest claims that had to wait."""
         self._jobs_sent = 0
 
@@ -94,13 +91,13 @@ class Claims:
         topic, queue = self._leases.look(request)
         claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
         if finishes is None:
-            self._take(topic, queue, claimer)
+            self.take(topic, queue, claimer)
             return
         mark = self._staging.commits.staged_total
         claimer.finished = Finished(partial(self._undone, claimer))
         finish(self._staging, topic, queue, finishes, claimer.finished)
         try:
-            self._take(topic, queue, claimer)
+            self.take(topic, queue, claimer)
         except (TopicsError, SegmentError) as error:
             told = damaged(error) if isinstance(error, SegmentError) else error
             with indivisible:
@@ -125,28 +122,8 @@ class Claims:
         else:
             self.give(topic, claimer, [], Timing())
 
-    def work_open(self, request: Request[WorkOpen], caller: Hashable, respond: Respond) -> None:
-        """Checks that a stream may begin. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
-        self._stream_claim(request)
-        self._leases.topic(request)
-        respond(Reply(request.id))
-
-    def work_take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
-        """Claims jobs for the stream in option `stream`. Waits until there are some and it may hold more, at most
-        `cohorts.STREAM_WAIT_S`."""
-        topic, queue = self._leases.look(request)
-        stream = request.options.stream
-        claimer = Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond)
-        queue.streams.setdefault(stream, 0)
-        self._take(topic, queue, claimer)
-
-    def _stream_claim(self, request: Request[Worker[Any]]) -> ClaimRequest:
-        options = request.options
-        asked = ClaimRequest(options.node, options.max, options.lease_ms)
-        check_claim(asked, self._staging.limits)
-        return asked
-
-    def _take(self, topic: Topic, queue: Queue, claimer: Claimer) -> None:
+    def take(self, topic: Topic, queue: Queue, claimer: Claimer) -> None:
+        """Serves a claim, or lets it wait."""
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records.count)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
@@ -172,15 +149,22 @@ class Claims:
         if cohort is not None:
             self._leave(cohort, cohort.claimers[key])
         elif key in self._sent:
-            self.take_back(*self._forget(key))
+            self.take_back(*self._recall(key))
+
+    def forget(self, caller: Hashable) -> None:
+        """Removes the waiting claims of an asker that is gone. Jobs that were sent to it stay leased until their time
+        is over: their client may have them."""
+        for key, cohort in list(self._by_key.items()):
+            if key[0] == caller:
+                self._leave(cohort, cohort.claimers[key])
 
     def _remember(self, claimer: Claimer, topic: Topic, part: list[ClaimedJob]) -> None:
         self._sent[claimer.key] = topic, leases_of(part)
         self._jobs_sent += len(part)
         while self._jobs_sent > REMEMBERED:
-            self._forget(next(iter(self._sent)))
+            self._recall(next(iter(self._sent)))
 
-    def _forget(self, key: Hashable) -> tuple[Topic, list[tuple[int, int]]]:
+    def _recall(self, key: Key) -> tuple[Topic, list[tuple[int, int]]]:
         topic, leases = self._sent.pop(key)
         self._jobs_sent -= len(leases)
         return topic, leases

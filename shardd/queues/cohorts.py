@@ -14,6 +14,8 @@ from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 F = TypeVar("F")
+Key = tuple[Hashable, int]
+"""An asker, and the id of its request."""
 STREAM_WAIT_S = 15.0
 """A stream that has waited this long for jobs gets an empty answer, and asks again."""
 
@@ -26,7 +28,7 @@ class Claimer:
         "deadline", "finished", "ident", "key", "lease_ms", "max", "node", "patience_s", "refused", "respond", "stream",
     )  # fmt: skip
 
-    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
+    def __init__(self, asked: ClaimRequest, stream: str, key: Key, ident: int, respond: Respond) -> None:
         assert asked.max is not None
         self.node = asked.node
         self.max = asked.max
@@ -66,7 +68,7 @@ class Cohort:
         self.topic = topic
         self.due: float | None = None
         self.told: tuple[float | None, int | None] | None = None
-        self.claimers: dict[Hashable, Claimer] = {}
+        self.claimers: dict[Key, Claimer] = {}
 
 
 def shares(wants: list[int], available: int) -> list[int]:

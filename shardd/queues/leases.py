@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType, field
 
 from proto.api import answers
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import Ack, Extend, Nack, WorkClose
+from proto.ipc.operations import Ack, Extend, Nack
 from proto.model.errors import TopicsError, not_a_queue
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import Leases as LeasesFrame
@@ -36,7 +36,7 @@ from shardd.queues.job_requests import (
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
 from shardd.storage.indivisible import Undone, indivisible
-from shardd.topic.job_table import Job, Queue
+from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 
@@ -107,17 +107,6 @@ class Leases:
                     ids[str(seq)] = lease_id(job.token)
             change = _Extended(topic, skipped, ids, deadline, request, respond, staging=self.staging, before=before)
             change_leases(change)
-
-    def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
-        """Ends a stream: the jobs that it holds are claimable at once."""
-        topic, queue = self.look(request)
-        now = self.staging.clock.now_ms()
-        with indivisible:
-            held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
-            before: Saved = {seq: job.saved() for seq, job in held.items()}
-            for seq, job in held.items():
-                queue.release(seq, job, now, now)
-            change_leases(_StreamClosed(topic, request, respond, staging=self.staging, before=before))
 
     def counts(self, topic: Topic) -> tuple[int, int]:
         """Ready jobs, and leased ones."""
@@ -314,18 +303,6 @@ class _Extended(LeasesChanged, eq=False):
         deadlines = dict.fromkeys(self.ids, self.deadline)
         body = answers.Extended(self.topic.name, len(self.before), self.skipped, deadlines, self.ids)
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
-class _StreamClosed(LeasesChanged, eq=False):
-    request: Request[WorkClose]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
-        self.respond(Reply(self.request.id))
 
     def failed(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)

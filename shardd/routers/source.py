@@ -38,7 +38,7 @@ MAX_PARKED_S = 20.0
 class _Parked:
     topic: Topic
     request: Request
-    key: Hashable
+    key: tuple[Hashable, int]
     respond: Respond
     since: float
 
@@ -48,7 +48,7 @@ class Pulls:
         """`urge` is called when a pull waits for the sync of records that are visible."""
         self._clock = clock
         self._urge = urge
-        self._parked: dict[int, dict[Hashable, _Parked]] = {}
+        self._parked: dict[int, dict[tuple[Hashable, int], _Parked]] = {}
         self._unsynced: dict[int, Topic] = {}
         self._syncing: list[tuple[Topic, int]] = []
         self._ready: dict[int, Topic] = {}
@@ -158,6 +158,13 @@ class Pulls:
             if waiting is not None:
                 self._over(waiting)
                 return
+
+    def forget(self, caller: Hashable) -> None:
+        """Drops the parked pulls of an asker that is gone."""
+        parked = [waiting for of_topic in self._parked.values() for waiting in of_topic.values()]
+        for waiting in parked:
+            if waiting.key[0] == caller:
+                self._over(waiting)
 
     def _over(self, waiting: _Parked) -> None:
         of_topic = self._parked[waiting.topic.id]

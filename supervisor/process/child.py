@@ -105,6 +105,8 @@ class Child:
         """In phase `standby`, what is damaged in the bucket."""
         self.term = 0
         """Of this machine, if it holds the shard."""
+        self.first_living = 1
+        """The first incarnation that may still live; see `proto.ipc.askers`."""
         self.heard_at = 0.0
         """Time of the present incarnation's last message, or of its start; trio's clock, s."""
         self.spoken = False
@@ -168,6 +170,7 @@ class Child:
             while self.state in (ChildState.IDLE, ChildState.WAITING, ChildState.HELD):
                 began = trio.current_time()
                 status = await self._live()
+                self.first_living = self.incarnation + 1
                 now = trio.current_time()
                 uptime = now - began
                 stopping = self._stop_requested.is_set()

@@ -25,8 +25,8 @@ from typing import Any
 
 import trio
 
-from proto.ipc import control, in_hand
-from proto.ipc.control import Shards, ShardState, Start, TakeOver
+from proto.ipc import askers, control, in_hand
+from proto.ipc.control import Askers, Shards, ShardState, Start, TakeOver
 from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.config.settings import Settings
@@ -133,33 +133,37 @@ class Service:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
         self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
         in_hand_fd = self._in_hand[index]
-        return Launch(partial(self._start_of_shard, index), (*self._data.lock_fds, in_hand_fd), in_hand_fd)
+        start = partial(self._start_of_shard, index, incarnation)
+        return Launch(start, (*self._data.lock_fds, in_hand_fd), in_hand_fd)
 
-    def _start_of_shard(self, index: int) -> Start:
+    def _start_of_shard(self, index: int, incarnation: int) -> Start:
         return Start(
             role="shard",
             limits=self._settings.limits(),
             index=index,
+            incarnation=incarnation,
             shards=self._data.shards,
             data_dir=str(self._data.path),
             created_ms=self._data.created_ms,
             address=self._settings.advertise or f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}",
             endpoint=self._endpoints[index],
             states=self.states(),
+            askers=self.askers(),
             in_hand_fd=self._in_hand[index],
         )
 
     def _for_gateway(self, incarnation: int) -> Launch:
         audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs.fileno())
         return Launch(
-            self._start_of_gateway,
+            partial(self._start_of_gateway, incarnation),
             (self._listening.fileno(), *(each.fileno() for each in self._protocols.all), *audit),
         )
 
-    def _start_of_gateway(self) -> Start:
+    def _start_of_gateway(self, incarnation: int) -> Start:
         audit = self._audit
         return Start(
             role="gateway",
+            incarnation=incarnation,
             limits=self._settings.limits(),
             shards=self._data.shards,
             data_dir=str(self._data.path),
@@ -194,6 +198,11 @@ class Service:
             )
             for i, c in enumerate(self._shards)
         ]
+
+    def askers(self) -> dict[str, int]:
+        """The first incarnation of each process that sends requests to shards and may still live, for the shards."""
+        living = {askers.shard(index): child.first_living for index, child in enumerate(self._shards)}
+        return {askers.gateway(0): self._gateway.first_living, **living}
 
     async def run(self) -> int:
         """Serve until a signal, or until the service gives up. Returns the exit status. No child is left."""
@@ -334,15 +343,17 @@ class Service:
             nursery.start_soon(self._shards[0].stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
-        """Send the shards' states to a child at every change. Changes during a send are combined into one message."""
+        """Report the processes to a child at every change. Changes during a send are combined into one report."""
         while True:
             await self._news[child.name].wait()
             self._news[child.name] = trio.Event()
+            if child is not self._gateway:
+                await child.tell(Askers(self.askers()))
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
-        if child is not self._gateway:
-            for news in self._news.values():
+        for name, news in self._news.items():
+            if child is not self._gateway or name != self._gateway.name:
                 news.set()
         key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:

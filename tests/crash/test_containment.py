@@ -119,6 +119,7 @@ def prepared() -> Harness:
     h.append("dead", 1)
     h.call("log_create", "rog", partitions=2)
     h.call("session_make", WID, {"log": [1, 0, 0]}, owner=OWNER, options={})
+    h.call("ticket_make", ticket=b"old", path=b"p", owner=OWNER, scopes=1, prefixes=())
     names = h.shard.names
     names._version = names._told = VERSION
     h.clock.advance(2000)  # the records of "old" are over their age
@@ -196,6 +197,8 @@ CASES: list[Case] = [
     ("session_open", WID, b"", {"owner": OWNER}),
     ("session_move", "", {WID: [0, {"log": [1, 2, 0]}]}, {}),
     ("session_count", "", b"", {"owner": OWNER}),
+    ("ticket_make", "", b"", {"ticket": b"new", "path": b"p", "owner": OWNER, "scopes": 1, "prefixes": ("a",)}),
+    ("ticket_use", "", b"", {"ticket": b"old", "path": b"p"}),
     ("stats", "", b"", {"per_topic": 10, "cursors": 10}),
     ("sample", "", b"", {}),
     ("allowance_return", "", b"", {}),

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from proto.model.names import shard_of
 from tests.support.service import Service, ask, until
@@ -25,6 +26,13 @@ def call(service: Service, method: str, path: str, body: Any = None) -> Any:
     status, answer = service.request(method, f"/v0/topics/{path}", body)
     assert status in (200, 201), answer
     return answer
+
+
+def in_flight(service: Service) -> int:
+    """Requests in flight, with the one that asks."""
+    with urlopen(f"{service.url}/v0/metrics", timeout=10) as answer:
+        lines = str(answer.read(), "utf-8").splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("topics_http_requests_in_flight "))
 
 
 class Stream:
@@ -180,21 +188,31 @@ def test_jobs_can_be_delayed_looked_at_and_brought_back(shared: Service) -> None
     assert (status, answer["error"]["detail"]) == (400, {"field": "delay_ms"})
 
 
-def test_leases_of_a_stream_end_by_themselves_when_the_gateway_dies(new_service: Callable[..., Service]) -> None:
+def test_a_killed_gateway_keeps_no_job(new_service: Callable[..., Service]) -> None:
+    """Jobs of its streams are given back at once, and its waiting claims take none."""
     service = new_service().start()
     call(service, "PUT", "q", {"type": "queue"})
+    call(service, "PUT", "idle", {"type": "queue"})
     call(service, "POST", "q", {"records": [{"data": 0}]})
-    with working(service, "node=w&lease_ms=1500", "q") as stream:
+    waiting = service.connect()
+    body = json.dumps({"node": "w", "wait_ms": 20_000, "lease_ms": 3_600_000})
+    with working(service, "node=w&lease_ms=3600000", "q") as stream:
         event, job = stream.next()
         assert (event, job["$seq"]) == ("job", 1)
+        waiting.request("POST", "/v0/topics/idle/claim", body, {"Content-Type": "application/json"})
+        until(lambda: in_flight(service) == 3, "the stream and the claim to wait")
         service.kill_child("gateway")
+    waiting.close()
 
     def claimed() -> Any:
         status, answer = service.request("POST", "/v0/topics/q/claim", {"node": "v"})
         return answer["claimed"] if status == 200 else None
 
     until(claimed, "the job to be claimable again")
-    assert time.time() * 1000 > job["deadline"]
+    call(service, "POST", "idle", {"records": [{"data": 0}]})
+    (job,) = call(service, "POST", "idle/claim", {"node": "v"})["claimed"]
+    assert job["deliveries"] == 1
+    assert service.log_text().count("asker_gone") == 2
 
 
 def test_each_letter_arrives_once_and_comes_back_once_whoever_dies(new_service: Callable[..., Service]) -> None:

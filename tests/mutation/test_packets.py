@@ -210,7 +210,7 @@ def test_bytes_that_are_no_packet_are_refused_and_raise_nothing_else() -> None:
 def controls() -> Iterator[bytes]:
     for kind in get_args(control.Control):
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
-        fields |= {"done_bytes": 1, "total_bytes": 2}
+        fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
     yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))

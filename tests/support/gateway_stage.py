@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from gateway.process import Gateway
 from proto.ipc.control import ShardState, Start
-from proto.ipc.message import Cancel, Message, Reply, Request, Status
+from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.operations import Stats
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from proto.model.limits import Limits
+from proto.model.memory_shares import DEFAULT_BYTES, window
 from tests.support.asked import answer
 
 Script = Callable[[Request], list[Message]]
@@ -40,15 +42,18 @@ class FakeShard:
         self.requests: list[Request] = []
         self._ops: dict[int, str] = {}
         self.cancelled: list[int] = []
+        self.taken = 0
+        """Bytes of replies that the gateway has reported as taken."""
         self.changed = trio.Condition()
         self.own_stats = True
         self.status = lambda: Status(3, 5, 8)
+        self.window = window(DEFAULT_BYTES, 1)
         self._socket = MessageSocket.router(endpoint)
         self._socket.status = self._status
         self._peer = b""
 
     def _status(self) -> Status:
-        return self.status()
+        return msgspec.structs.replace(self.status(), window=self.window)
 
     async def run(self) -> None:
         try:
@@ -61,10 +66,17 @@ class FakeShard:
             message.extra = answer(self._ops[message.id], message.extra)
         self._socket.send(message, self._peer)
 
+    def restate(self, most: int) -> None:
+        """State another size of windows, in a packet without messages."""
+        self.window = most
+        self._socket.tell_status(self._peer)
+
     def _handle(self, group: Group) -> None:
         for self._peer, message in ((peer, message) for peer, packet in group for message in packet.messages):
             if isinstance(message, Cancel):
                 self.cancelled.append(message.id)
+            elif isinstance(message, Taken):
+                self.taken += message.id
             elif isinstance(message, Request):
                 if self.own_stats and message.op == "ping":
                     self.send(Reply(message.id))
@@ -162,6 +174,7 @@ class Stage:
         """Start a new incarnation of a shard; return when the gateway has had a reply from it."""
         endpoint = f"ipc://{self.directory}/{index}-{incarnation}"
         shard = FakeShard(endpoint, script)
+        shard.window = window(self.gateway.limits.memory_bytes, len(self.states))
         self.shards[index : index + 1] = [shard]
         self.nursery.start_soon(shard.run)
         self.states[index] = ShardState(index, "ready", endpoint, incarnation)

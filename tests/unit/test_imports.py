@@ -89,7 +89,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "errors": set(),
         "admission": set(),
         "api": {"admission", "contract", "http", "observe", "shards", "streams"},
-        "contract": {"admission", "http"},
+        "contract": {"http"},
         "http": {"errors", "admission"},
         "observe": {"contract", "http", "shards"},
         "process": {"admission", "api", "contract", "observe", "protocols", "server", "shards"},

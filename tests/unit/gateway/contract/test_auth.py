@@ -291,7 +291,7 @@ async def test_a_key_ends_when_its_entry_says() -> None:
                     assert (await waits.ask("POST", "/v0/topics/a/diff", body, bearer)).status == 401
 
                 nursery.start_soon(park)
-                await until(lambda: len(there.shards[0].requests) == 4)
+                await until(lambda: len(there.shards[0].requests) == 5)
                 assert keyring.expire() == 1_000_000
                 assert not ended
                 now[0] = 2_000_000

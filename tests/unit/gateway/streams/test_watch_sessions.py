@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.admission.slots import cap_reached
 from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import cap_reached
 from tests.behaviour.gateway.test_stream_caps import ONE, THREE, TWO, refused
 from tests.support.gateway_stage import Answer, Script, key, stage
 from tests.support.harness import Harness

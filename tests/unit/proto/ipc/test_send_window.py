@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Append, StateGet
 from proto.ipc.send_window import SMALL_BYTES, Window
+from proto.model.memory_shares import SMALLEST_WINDOW
 from tests.support.gateway_stage import Stage, stage, until
 
 MIB = 1 << 20
@@ -124,3 +125,33 @@ async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_n
         assert {*outcomes} == {"not_done", "unknown"}
         assert there.gateway.shards.ledger.booked([0]) == outcomes.count("unknown") == len(there.shards[0].requests)
         await until(lambda: there.gateway.budget.used == 0)
+
+
+async def test_a_link_uses_the_size_that_its_shard_states() -> None:
+    async with stage(lambda request: [], memory_bytes=4 * MIB) as there:
+        (link,), (shard,) = there.gateway.shards.links.open(), there.shards
+        for number in range(3):
+            await write(there, number)
+        shard.restate(200_000)
+        await until(lambda: link._window.most == 200_000)
+        await write(there, 3)
+        assert (len(link._queue), link._window.bytes) == (1, 300_000)
+        shard.restate(MIB)
+        await until(lambda: len(shard.requests) == 4)
+        shard.restate(0)
+        shard.send(Reply(shard.requests[0].id))
+        await until(lambda: len(link.waiting) == 3)
+        assert link._window.most == MIB, "0 states nothing"
+
+
+async def test_a_link_reports_at_once_what_a_smaller_window_must_know() -> None:
+    async with stage(lambda request: [Reply(request.id, b"x" * 60_000)], memory_bytes=4 * MIB) as there:
+        (shard,) = there.shards
+        await there.gateway.shards.call(StateGet(), "t")
+        assert shard.taken == 0, "less than an eighth"
+        shard.restate(2 * 60_000)
+        await until(lambda: shard.taken == 60_000)
+
+
+def test_before_its_first_packet_a_shard_gets_the_smallest_window() -> None:
+    assert Window().most == SMALLEST_WINDOW

@@ -374,3 +374,56 @@ async def test_an_owner_drives_a_socket_without_a_task(tmp_path: Path) -> None:
         assert [message.id for message in messages_of(router.take())] == [1]
     router.close()
     dealer.close()
+
+
+async def test_a_router_hears_the_first_dealer_of_a_name_only(tmp_path: Path) -> None:
+    """The second one stays unheard when the first has gone, too: what it sent belongs to no asker."""
+    endpoint = f"ipc://{tmp_path}/s"
+    router, first, other = (
+        MessageSocket.router(endpoint),
+        MessageSocket.dealer(endpoint, "g0.1"),
+        MessageSocket.dealer(endpoint, "g0.2"),
+    )
+    got: list[tuple[bytes, int]] = []
+
+    def take(group: Group) -> None:
+        got.extend((peer, message.id) for peer, packet in group for message in packet.messages)
+
+    async def until(number: int) -> None:
+        with trio.fail_after(60):
+            while number not in [each for _, each in got]:
+                await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.read, take)
+        first.send(Cancel(1))
+        await until(1)
+        second = MessageSocket.dealer(endpoint, "g0.1")
+        for number in range(100, 110):
+            second.send(Cancel(number))
+            second.flush()
+        first.send(Cancel(2))
+        other.send(Cancel(3))
+        await until(2)
+        await until(3)
+        first.close()
+        for number in range(110, 120):
+            second.send(Cancel(number))
+            second.flush()
+            other.send(Cancel(number + 100))
+            await until(number + 100)
+        nursery.cancel_scope.cancel()
+    assert [each for each in got if each[0] != b"g0.2"] == [(b"g0.1", 1), (b"g0.1", 2)]
+    for socket in (router, second, other):
+        socket.close()
+
+
+async def test_the_status_leaves_without_a_message(tmp_path: Path) -> None:
+    async with pair(tmp_path) as there:
+        there.dealer.status = lambda: Status(window=7)
+        there.dealer.tell_status(b"")
+        await there.until(lambda: len(there.packets) == 1)
+        there.dealer.tell_status(b"")
+        there.dealer.send(Cancel(1))
+        await there.until(lambda: len(there.packets) == 2)
+        assert [(len(each.messages), each.status.window) for each in there.packets] == [(0, 7), (1, 7)]

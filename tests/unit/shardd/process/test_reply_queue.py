@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.ipc.message import Message, Reply
+from proto.ipc.message import Message, Parked, Reply
 from proto.ipc.send_window import SMALL_BYTES
 from shardd.process.reply_queue import Replies
 
@@ -72,3 +72,36 @@ def test_an_asker_that_takes_everything_is_never_full(size: int) -> None:
         assert not asker.replies.full(b"peer")
         asker.take()
     assert len(asker.got) == 100
+
+
+class Resized(Asker):
+    """Hears of another size when it reads the packet that states it."""
+
+    def resize(self, most: int) -> None:
+        self.replies.most = most
+        self.unread.append(Parked(most))  # in place of the packet
+        self.replies.taken(b"peer", 0)
+
+    def take(self) -> bool:
+        for each in [each for each in self.unread if isinstance(each, Parked)]:
+            self.most = each.id
+            self.unread.remove(each)
+        return super().take()
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 150_000), st.sampled_from([-65_536, -100_000, -1 << 20]))))
+def test_no_reply_stays_for_ever_however_the_size_changes(events: list[int | None]) -> None:
+    asker = Resized(100_000)
+    count = 0
+    for event in events:
+        if event is None:
+            asker.take()
+        elif event < 0:
+            asker.resize(-event)
+        else:
+            asker.reply(count, event)
+            count += 1
+    for _ in range(count + 1):
+        asker.take()
+    assert [each.id for each in asker.got] == list(range(count))
+    assert not asker.replies.full(b"peer")

@@ -165,7 +165,7 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     assert "http://127.0.0.1:" in stage.announced[0]
 
     def orders(child: str) -> list[str]:
-        return [name for name, *_ in stage.received(child) if name not in ("Shards", "Ping")]
+        return [name for name, *_ in stage.received(child) if name not in ("Shards", "Askers", "Ping")]
 
     assert orders("gateway-0") == ["Start", "Drain", "Stop"]
     assert orders("shard-1") == ["Start", "Stop"]
@@ -174,6 +174,30 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     # A reload ends with a readiness report too, unless the service ends before.
     assert notifications.count("READY=1") in (1, 1 + notifications.count("RELOADING=1"))
     stage.assert_nobody_left()
+
+
+async def test_shards_hear_which_askers_are_gone(stage: Stage) -> None:
+    def heard(shard: str) -> list[dict[str, int]]:
+        return [entry[1]["first"] for entry in stage.received(shard) if entry[0] == "Askers"]
+
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="die-once:1", gateway="good"), statuses)
+            await stage.ready.wait()
+            gateway = stage.status()["children"]["gateway"]
+            assert gateway["incarnation"] == 1
+            os.kill(gateway["pid"], signal.SIGKILL)
+            for shard in ("shard-0", "shard-1"):
+                await eventually(lambda shard=shard: {"g0": 2, "s0": 1, "s1": 2} in heard(shard))
+            await eventually(lambda: [entry[0] for entry in stage.received("gateway-0")].count("Start") == 2)
+            signal_self(signal.SIGTERM)
+    assert all(entry[0] != "Askers" for entry in stage.received("gateway-0"))
+    starts = [entry[1] for entry in stage.received("shard-1") if entry[0] == "Start"]
+    assert [(start["incarnation"], start["askers"]["s1"]) for start in starts] == [(1, 1), (2, 2)]
+    assert [entry[1]["incarnation"] for entry in stage.received("gateway-0") if entry[0] == "Start"][:2] == [1, 2]
+    for first in (*heard("shard-0"), *heard("shard-1")):
+        assert first["s0"] == 1, "a process that lives is never reported as gone"
 
 
 async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 from wsproto.events import CloseConnection, TextMessage
 
 from gateway.api import entry, sockets
-from gateway.contract import tickets
 from gateway.contract.openapi import document
 from gateway.contract.operations import OPERATIONS
+from proto.ipc.control import ShardState
 from proto.model.keys import Scope
 from proto.model.limits import Limits
 from tests.support.gateway_stage import Answer, Stage, key, stage, until
@@ -30,11 +30,17 @@ BROWSER = {"Accept": "text/event-stream"}
 @asynccontextmanager
 async def staged(**limits: int) -> AsyncIterator[Stage]:
     async with stage(keys=KEYS, **limits) as there:
-        shard = Harness()
+        shard = Harness(**limits)
         shard.append("a", 1)
         shard.call("configure", "tenant:q", {"type": "queue"})
         await start_real(there, shard)
         yield there
+
+
+def kept(there: Stage, index: int = 0) -> Harness:
+    """The shard behind the stage."""
+    harness: Harness = there.shards[index].harness  # type: ignore[attr-defined]
+    return harness
 
 
 async def ticket(there: Stage, path: str, headers: dict[str, str] = FULL) -> Answer:
@@ -67,7 +73,7 @@ async def test_a_ticket_opens_what_it_is_for_once() -> None:
             url = (await ticket(there, path)).json["url"]
             assert await opened(there, f"{url}&node=n", headers) in (200, 101)
             assert await opened(there, f"{url}&node=n", headers) == 401
-        assert not len(there.gateway.api.tickets)
+        assert not len(kept(there).shard.tickets)
 
 
 async def test_a_ticket_is_for_its_path_only_and_for_streams_only() -> None:
@@ -96,19 +102,73 @@ async def test_a_ticket_is_no_broader_than_its_key_and_ends_with_it() -> None:
         assert await opened(there, url) == 401
 
 
-async def test_tickets_run_out_and_are_bounded_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(tickets, "monotonic", lambda: now)
+async def test_tickets_run_out_and_are_bounded_per_key() -> None:
     async with staged(max_tickets_per_key=2) as there:
         urls = [(await ticket(there, "/v0/ws")).json["url"] for _ in range(2)]
         refused = await ticket(there, "/v0/ws")
         assert (refused.status, refused.json["error"]["detail"]) == (429, {"limit": "max_tickets_per_key", "max": 2})
         assert (await ticket(there, "/v0/ws", READER)).status == 200
         assert await opened(there, urls[0], UPGRADE) == 101
-        now += 60
+        kept(there).clock.advance(60_000)
         assert await opened(there, urls[1], UPGRADE) == 401
-        assert not len(there.gateway.api.tickets)
+        assert not len(kept(there).shard.tickets)
         assert (await ticket(there, "/v0/ws")).status == 200
+
+
+async def test_any_gateway_uses_a_ticket_and_one_of_them_only() -> None:
+    async with staged() as there, stage(keys=KEYS) as other:
+        await start_real(other, kept(there))
+        urls = [(await ticket(there, "/v0/ws")).json["url"] for _ in range(2)]
+        assert await opened(other, urls[0], UPGRADE) == 101
+        assert await opened(there, urls[0], UPGRADE) == 401
+        assert await opened(there, urls[1], UPGRADE) == 101
+        assert await opened(other, urls[1], UPGRADE) == 401
+
+
+async def test_a_gateway_that_does_not_know_the_key_any_more_uses_up_its_ticket() -> None:
+    async with staged() as there:
+        url = (await ticket(there, "/v0/ws")).json["url"]
+        there.gateway.keyring.replace(KEYS[1:])
+        assert await opened(there, url, UPGRADE) == 401
+        there.gateway.keyring.replace(KEYS)
+        assert await opened(there, url, UPGRADE) == 401
+
+
+async def test_tickets_of_a_key_are_counted_by_one_shard() -> None:
+    async with stage(shards=2, keys=KEYS) as there:
+        for index in range(2):
+            await start_real(there, Harness(max_tickets_per_key=2), index=index)
+        assert [(await ticket(there, "/v0/ws")).status for _ in range(3)] == [200, 200, 429]
+        assert sorted(len(kept(there, index).shard.tickets) for index in range(2)) == [0, 2]
+
+
+async def test_a_home_shard_that_is_away_is_503_and_one_that_is_new_401() -> None:
+    async with staged() as there:
+        urls = [(await ticket(there, "/v0/ws")).json["url"] for _ in range(2)]
+        harness, state = kept(there), there.states[0]
+        there.gateway.shards.update([ShardState(0, "failed")])
+        assert (await ticket(there, "/v0/ws")).status == 503
+        assert await opened(there, urls[0], UPGRADE) == 503
+        assert len(harness.shard.tickets) == 2, "it is not used up by that"
+        await start_real(there, harness, incarnation=state.incarnation + 1)
+        assert await opened(there, urls[0], UPGRADE) == 101
+        await start_real(there, harness.restarted(), incarnation=state.incarnation + 2)
+        assert await opened(there, urls[1], UPGRADE) == 401
+        assert (await ticket(there, "/v0/ws")).status == 200
+
+
+async def test_a_ticket_that_names_no_shard_asks_none() -> None:
+    async with staged() as there:
+        there.gateway.shards.update([ShardState(0, "failed")])
+        for text in ("ticket_" + "_" * 32, "ticket_AAE" + "A" * 29):
+            assert await opened(there, f"/v0/ws?ticket={text}", UPGRADE) == 401
+
+
+async def test_a_path_that_no_ticket_can_be_for_uses_it_up() -> None:
+    async with staged() as there:
+        given = (await ticket(there, "/v0/ws")).json["ticket"]
+        assert await opened(there, f"/v0/topics/%C3%A4/work?node=n&ticket={given}") == 401
+        assert not len(kept(there).shard.tickets)
 
 
 async def test_a_ticket_is_not_given_for_what_is_no_name_of_a_session() -> None:

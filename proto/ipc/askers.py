@@ -1,0 +1,69 @@
+"""Askers: the processes that send requests to a shard, by name, and which of them are gone.
+
+An asker is one incarnation of a gateway or of a shard. Its name is the routing id of its sockets, so ZeroMQ puts it in
+front of each of its packets:
+
+    g<index>.<incarnation>    a gateway
+    s<index>.<incarnation>    a shard that asks other shards
+
+ZeroMQ does not report the end of a peer. The supervisor does:
+
+    1  The process of an asker ends, and the supervisor reaps it.
+    2  The supervisor tells each shard the first incarnation of each process that may still live (`Askers`). All earlier
+       ones are gone.
+    3  A shard drops what it keeps for an asker that is gone: `shardd.process.loop`.
+    4  Requests of that asker may still be in the shard's socket. They are read later, and ignored.
+
+The numbers only grow. So a report that is late, repeated, or replaced by a later one before it is sent does no harm.
+An asker that no report names is served: it may have started before its report arrives. If the supervisor ends, so do
+all shards.
+
+A name connects to an endpoint once. Endpoints and names are new for every incarnation, so this holds by construction;
+a ROUTER never reads from a second peer of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+
+def gateway(index: int) -> str:
+    """Name of a gateway in all its incarnations."""
+    return f"g{index}"
+
+
+def shard(index: int) -> str:
+    """Name of a shard in all its incarnations."""
+    return f"s{index}"
+
+
+def named(name: str, incarnation: int) -> str:
+    """Name of one incarnation: an asker."""
+    return f"{name}.{incarnation}"
+
+
+class Census:
+    """Which askers are gone, as far as a shard was told."""
+
+    def __init__(self, first: Mapping[str, int]) -> None:
+        """`first` has the first incarnation of each process that may live, as `proto.ipc.control.Askers`."""
+        self._first: dict[bytes, int] = {}
+        self.changed: Callable[[], object] = lambda: None
+        """Called after each report."""
+        self.update(first)
+
+    def update(self, first: Mapping[str, int]) -> None:
+        for name, incarnation in first.items():
+            known = self._first.get(name.encode(), 0)
+            self._first[name.encode()] = max(known, incarnation)
+        self.changed()
+
+    def gone(self, asker: bytes) -> bool:
+        """Whether the process of this asker has ended."""
+        name, _, incarnation = asker.rpartition(b".")
+        return incarnation.isdigit() and int(incarnation) < self._first.get(name, 0)
+
+    @property
+    def gateways(self) -> int:
+        """Number of gateways that the reports name; at least 1."""
+        return max(sum(name.startswith(b"g") for name in self._first), 1)

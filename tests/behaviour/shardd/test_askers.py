@@ -1,0 +1,239 @@
+"""Askers that are gone: what a shard keeps for them ends at once, and what others have stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from proto.ipc.askers import Census
+from proto.ipc.message import Message, Packet, Parked, Reply, Request, Taken
+from proto.model.limits import Limits
+from proto.model.memory_shares import SMALLEST_WINDOW
+from shardd.process.loop import Server
+from shardd.storage.indivisible import indivisible
+from tests.support.asked import operation
+from tests.support.harness import Harness
+from tests.support.queues import claim, counters, queue, seqs
+
+OLD, NEW, OTHER = b"g0.1", b"g0.2", b"s1.7"
+
+FEED: dict[str, Any] = {
+    "epoch": 0, "from_seq": 0, "wait_ms": 1000, "touch": True, "limit": 10, "budget": 1000, "nodes": (), "tags": True,
+    "meta": True, "data": True, "strong": False,
+}  # fmt: skip
+
+
+class Socket:
+    """Keeps what a server sends, by asker."""
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, list[Message]] = {}
+        self.told: list[bytes] = []
+        """The askers that were sent the status."""
+
+    def send(self, message: Message, peer: bytes) -> None:
+        self.sent.setdefault(peer, []).append(message)
+
+    def tell_status(self, peer: bytes) -> None:
+        self.told.append(peer)
+
+
+class Scene:
+    """A shard with its loop, without tasks."""
+
+    def __init__(self, **config: Any) -> None:
+        self.harness = Harness()
+        queue(self.harness, **config)
+        self.harness.append("log", "x" * 5000)
+        self.shard = self.harness.shard
+        self.census = Census({"g0": 1, "s1": 7})
+        self.socket = Socket()
+        limits = Limits(memory_bytes=16 * SMALLEST_WINDOW)
+        self.server = Server(self.shard, self.socket, limits, census=self.census)  # type: ignore[arg-type]
+        self._id = 0
+
+    def ask(self, peer: bytes, op: str, topic: str, body: Any = None, **options: Any) -> int:
+        self._id += 1
+        raw = b"" if body is None else msgspec.json.encode(body)
+        self.say(peer, Request(self._id, operation(op, options), topic, raw))
+        return self._id
+
+    def say(self, peer: bytes, message: Any) -> None:
+        self.server._handle([(peer, Packet([message]))])
+        self.shard.commits.sync_now()
+
+    def stream(self, peer: bytes, name: str, most: int = 2) -> int:
+        return self.ask(peer, "work_take", "q", stream=name, node="w", max=most, lease_ms=3_600_000)
+
+    def replies(self, peer: bytes) -> list[int]:
+        return [message.id for message in self.socket.sent.get(peer, ()) if isinstance(message, Reply)]
+
+    def parked(self, peer: bytes) -> list[int]:
+        return [message.id for message in self.socket.sent.get(peer, ()) if isinstance(message, Parked)]
+
+    def loses_gateway(self) -> None:
+        self.census.update({"g0": 2})
+        self.shard.commits.sync_now()
+
+
+@pytest.fixture(autouse=True)
+def _whole() -> Iterator[None]:
+    yield
+    indivisible.broken = False
+
+
+def test_a_claim_of_an_asker_that_is_gone_takes_no_job() -> None:
+    scene = Scene()
+    theirs = scene.ask(OLD, "claim", "q", {"node": "w", "max": 9, "wait_ms": 20_000})
+    ours = scene.ask(OTHER, "claim", "q", {"node": "v", "max": 1, "wait_ms": 20_000})
+    assert scene.parked(OLD) == [theirs]
+    scene.loses_gateway()
+    scene.ask(NEW, "append", "q", {"records": [{"data": 1}, {"data": 2}]})
+    assert scene.replies(OLD) == []
+    assert scene.replies(OTHER) == [ours]
+    (job,) = claim(scene.harness, "x")
+    assert (job["$seq"], job["deliveries"]) == (2, 1)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_jobs_of_its_streams_are_claimable_at_once(durable: bool) -> None:
+    scene = Scene(leases_durable=durable)
+    scene.harness.append("q", *range(6))
+    scene.stream(OLD, "a", 2)
+    scene.stream(OLD, "b", 1)
+    scene.stream(OLD, "b", 1)  # parked: it holds as many as it may
+    scene.stream(OTHER, "c", 1)
+    claimed = scene.ask(OLD, "claim", "q", {"node": "p", "max": 1})
+    assert counters(scene.harness) == (1, 5)
+    assert claimed in scene.replies(OLD)
+    scene.loses_gateway()
+    assert counters(scene.harness) == (4, 2), "a lease that was sent runs out, and that of another asker's stream"
+    assert seqs(claim(scene.harness, "x")) == [1, 2, 3, 6]
+
+
+def test_a_stream_that_was_closed_before_gives_nothing_back_twice() -> None:
+    scene = Scene()
+    scene.harness.append("q", 0)
+    scene.stream(OLD, "a")
+    scene.ask(OLD, "work_close", "q", stream="a")
+    assert seqs(claim(scene.harness, "x")) == [1]
+    scene.loses_gateway()
+    assert counters(scene.harness) == (0, 1)
+
+
+def test_a_queue_that_is_gone_or_new_keeps_nothing_of_the_end() -> None:
+    scene = Scene()
+    scene.harness.append("q", 0)
+    scene.stream(OLD, "a")
+    scene.harness.call("delete_topic", "q")
+    queue(scene.harness)
+    scene.harness.append("q", 0)
+    assert seqs(claim(scene.harness, "x")) == [1]
+    queue(scene.harness, "other")
+    scene.ask(OLD, "work_take", "other", stream="b", node="w", max=1, lease_ms=None)
+    scene.harness.call("delete_topic", "other")
+    scene.loses_gateway()
+    assert counters(scene.harness) == (0, 1)
+
+
+def test_its_parked_reads_and_pulls_are_dropped_and_those_of_others_stay() -> None:
+    scene = Scene()
+    version = scene.shard.names._version
+    epoch = scene.shard.directory.find("log").epoch
+    for peer in (OLD, OTHER):
+        scene.ask(peer, "diff", "log", {"from_seq": 1, "wait_ms": 20_000})
+        scene.ask(peer, "feed", "log", **{**FEED, "from_seq": 1})
+        scene.ask(peer, "pull", "log", epoch=epoch, after=1, wait=True)
+        scene.ask(peer, "name_changes", "", since=version)
+        assert len(scene.parked(peer)) == 4
+    scene.loses_gateway()
+    assert (len(scene.shard.reads), len(scene.shard.names)) == (2, 1)
+    scene.harness.append("log", 1)
+    scene.harness.append("new", 1)
+    scene.shard.deliver()
+    assert scene.replies(OLD) == []
+    assert sorted(scene.replies(OTHER)) == scene.parked(OTHER)
+
+
+def test_its_queued_replies_and_deferred_requests_are_dropped() -> None:
+    scene = Scene()
+    for _ in range(60):
+        scene.ask(OLD, "diff", "log", {"from_seq": 0})
+    sent = len(scene.replies(OLD))
+    assert scene.server._replies.full(OLD)
+    deferred = scene.ask(OLD, "append", "log", {"records": [{"data": 1}]})
+    scene.loses_gateway()
+    assert not scene.server._replies.full(OLD)
+    scene.say(OLD, Taken(1 << 62))
+    assert len(scene.replies(OLD)) == sent
+    assert deferred not in scene.replies(OLD)
+    assert scene.shard.directory.find("log").records.head_seq == 1
+    assert not scene.server._deferred
+
+
+def test_what_it_left_in_the_socket_is_ignored() -> None:
+    scene = Scene()
+    scene.loses_gateway()
+    scene.ask(OLD, "claim", "q", {"node": "w", "max": 9, "wait_ms": 20_000})
+    scene.stream(OLD, "late")
+    scene.ask(OLD, "append", "log", {"records": [{"data": 1}]})
+    scene.ask(NEW, "append", "q", {"records": [{"data": 1}]})
+    assert OLD not in scene.socket.sent
+    assert counters(scene.harness) == (1, 0)
+    assert scene.shard.directory.find("log").records.head_seq == 1
+    assert len(scene.replies(NEW)) == 1
+
+
+def test_a_reply_that_is_ready_later_is_kept_for_no_one() -> None:
+    scene = Scene()
+    respond = scene.server._met(OLD)
+    assert respond is not None
+    scene.loses_gateway()
+    for _ in range(60):
+        respond(Reply(1, b"x" * 5000))
+    assert not scene.server._replies._askers
+
+
+def test_an_asker_that_no_report_names_is_served() -> None:
+    scene = Scene()
+    for peer in (b"g1.1", b"g0.3", b"\x00\x80\x00A\xa7"):
+        assert scene.ask(peer, "state", "log") in scene.replies(peer)
+
+
+def test_the_end_of_an_asker_is_logged_once() -> None:
+    scene = Scene()
+    scene.ask(OLD, "state", "log")
+    with capture_logs() as logs:
+        scene.loses_gateway()
+        scene.loses_gateway()
+    assert [(each["event"], each["asker"]) for each in logs] == [("asker_gone", "g0.1")]
+
+
+def test_windows_are_divided_between_the_gateways_and_every_asker_hears_of_it() -> None:
+    scene = Scene()
+    for peer in (OLD, OTHER):
+        scene.ask(peer, "state", "log")
+    assert scene.shard.status().window == 2 * SMALLEST_WINDOW
+    scene.loses_gateway()
+    assert scene.socket.told == [], "nothing has changed"
+    scene.ask(NEW, "state", "log")
+    scene.census.update({"g1": 1})
+    assert scene.shard.status().window == SMALLEST_WINDOW
+    assert sorted(scene.socket.told) == [NEW, OTHER]
+    scene.census.update({"g2": 1})
+    assert scene.shard.status().window == SMALLEST_WINDOW
+
+
+def test_an_asker_whose_window_grows_gets_what_it_has_room_for() -> None:
+    scene = Scene()
+    scene.server._replies.most = 10_000
+    for _ in range(4):
+        last = scene.ask(OLD, "diff", "log", {"from_seq": 0})
+    deferred = scene.ask(OLD, "append", "log", {"records": [{"data": 1}]})
+    assert last not in scene.replies(OLD)
+    scene.census.update({})
+    assert scene.replies(OLD)[-2:] == [last, deferred]
