@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.plan import Handler, Plan
-from gateway.contract.auth import check_name, check_scope
+from gateway.contract.auth import check_scope
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import Routes
 from gateway.contract.tickets import TTL_S, Tickets
@@ -19,6 +19,7 @@ from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.model.body import Form
 from proto.model.errors import TopicsError, invalid
+from proto.model.keys import check_name
 from proto.model.names import WATCH_SESSION, check_topic
 
 _TICKET = Form(TicketRequest)

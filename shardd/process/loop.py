@@ -39,6 +39,7 @@ from proto.ipc.control import (
 from proto.ipc.in_hand import InHand
 from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
+from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import ControlLink, Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
@@ -397,11 +398,11 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
                 serving.cancel()
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
-            peers = Peers(shard, start.index, others)
+            in_hand = InHand(start.in_hand_fd)
+            peers = Peers(shard, start.index, others, in_hand)
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            in_hand = InHand(start.in_hand_fd)
             await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving, in_hand).run)
             await nursery.start(peers.run)
             if copy.holder is not None:
@@ -412,6 +413,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             await nursery.start(forward.restore)
             shard.mover.recovered()
             nursery.start_soon(shard.mover.run, peers)
+            if start.index == REGISTRAR:
+                await nursery.start(shard.registrar.run, peers)
             await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()

@@ -1,8 +1,8 @@
 """Router operations: creates, changes, deletes and lists the routers whose destination is in this shard.
 
-The gateway decides which routers are allowed, because it alone sees the routers of all shards. It asks one shard after
-the other (`gateway.api.router_graph`). Every change is one frame with the destination's whole new lane, and waits for a
-sync. Before a router is deleted, a checkpoint saves its copies, so they stay whatever happens to the source.
+The registrar decides which routers are allowed, because it alone sees the routers of all shards. It asks one shard
+after the other (`shardd.routers.registrar`). Every change is one frame with the destination's whole new lane, and waits
+for a sync. Before a router is deleted, a checkpoint saves its copies, so they stay whatever happens to the source.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Routing:
         return {name: router for lane in lanes for name, router in lane.routers.items()}
 
     def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
-        """Answers the gateway with the shard's visible routers, `[name, config, made_ms]` each."""
+        """Answers the registrar with the shard's visible routers, `[name, config, made_ms]` each."""
         rows = tuple(
             (name, as_map(router.config), router.made_ms)
             for topic in self._directory.visible.values()
