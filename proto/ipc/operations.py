@@ -20,6 +20,8 @@ A = TypeVar("A")
 Names = tuple[str, ...]
 Letters = tuple[bytes, tuple[int, ...]]
 """Letters of another topic's outbox: the id of the source, and their seqs there."""
+Reading = tuple[int, int]
+"""One reading of all routers: the incarnation of the registrar, and a number in it. Later ones are larger."""
 REGISTRAR = 0
 """The shard that makes all changes of routers: see `shardd.routers.registrar`."""
 
@@ -256,10 +258,14 @@ class RouterPut(Operation[RouterMade], tag="router_put", frozen=True):
     """The source's head: the router copies what follows."""
     created: bool | None = None
     """The answer's `created`; None: whether the router is new to this topic."""
+    reading: Reading = (0, 0)
+    """The reading that the change rests on."""
 
 
 class RouterDelete(Operation[None], tag="router_delete", frozen=True):
     router: str
+    reading: Reading = (0, 0)
+    """The reading that the change rests on."""
 
 
 class RouterHold(Operation[None], tag="router_hold", frozen=True):
@@ -290,7 +296,8 @@ class Graph(Answer, tag="graph", frozen=True):
 
 
 class RouterGraph(Operation[Graph], tag="router_graph", frozen=True):
-    pass
+    reading: Reading | None = None
+    """Changes that rest on an earlier reading are refused from now on; None: a look, which ends no change."""
 
 
 class RegistrarRequest(Operation[None], frozen=True):

@@ -55,6 +55,11 @@ class Peers:
         """The endpoint of each shard, which is that of one incarnation."""
         return tuple(state.endpoint for state in self._links.states)
 
+    @property
+    def incarnation(self) -> int:
+        """The number of this shard's process since the start of the service."""
+        return self._links.states[self.index].incarnation
+
     async def returned(self, index: int) -> None:
         """Wait, up to `PATIENCE_S`, until a shard that is being started again is ready."""
         with trio.move_on_after(PATIENCE_S):

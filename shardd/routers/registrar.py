@@ -275,7 +275,8 @@ class Registrar:
         source = (await self._graph.ask(config.source, RouterSource(), deadline_ns)).extra
         assert source is not None
         elsewhere = current is not None and current.config.dest != config.dest
-        change = RouterPut(name, as_map(config), source.epoch, source.head, False if elsewhere else None)
+        created, reading = False if elsewhere else None, self._graph.reading
+        change = RouterPut(name, as_map(config), source.epoch, source.head, created, reading)
         reply = await self._graph.ask(config.dest, change, deadline_ns)
         if current is not None and elsewhere:
             await self._remove(name, current.config.dest)
@@ -284,7 +285,7 @@ class Registrar:
     async def _remove(self, name: str, dest: str) -> None:
         """Delete a router, as a rest of a change that is made."""
         try:
-            await self._graph.ask(dest, RouterDelete(name))
+            await self._graph.ask(dest, RouterDelete(name, self._graph.reading))
         except TopicsError as error:
             detail = {**(error.detail or {}), "outcome": "unknown"}
             raise TopicsError(error.code, error.message, detail, retry_after_ms=error.retry_after_ms) from None
@@ -298,7 +299,8 @@ class Registrar:
                 return Reply(0, to_json(RouterDeleted(name, False)))
             _check_names(taken.key, current.config)
             with self._graph.changing():
-                reply = await self._graph.ask(current.config.dest, RouterDelete(name), taken.deadline_ns)
+                deletion = RouterDelete(name, self._graph.reading)
+                reply = await self._graph.ask(current.config.dest, deletion, taken.deadline_ns)
             known.pop(name)
             return reply
 

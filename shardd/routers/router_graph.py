@@ -3,6 +3,12 @@
 It is read from the shards at the first use, and again after a shard has been restarted or a change has ended in an
 unknown state. A request that changes a router has the turn, so what is known changes only with the turn. If two have
 one name, because a change was interrupted, the reading deletes the older one.
+
+A reading also ends the changes before it, of this registrar and of an earlier one, that may still be on their way:
+
+    in a socket, or waiting for a checkpoint    refused, because they rest on an earlier reading
+    staged, and waiting for a sync              waited for, before the shard answers
+    made                                        in the answer
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from proto.ipc.message import Reply
-from proto.ipc.operations import Operation, RouterDelete, RouterGraph
+from proto.ipc.operations import Operation, Reading, RouterDelete, RouterGraph
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.router import RouterConfig, from_map
 
@@ -30,6 +36,9 @@ class Asking(Protocol):
 
     @property
     def lives(self) -> tuple[str, ...]: ...
+
+    @property
+    def incarnation(self) -> int: ...
 
     def index_of(self, topic: str) -> int: ...
 
@@ -58,6 +67,9 @@ class Graph:
         self._seen: dict[str, Known] = {}
         """The graph when all shards were last read."""
         self._lives: tuple[str, ...] = ()
+        self.reading: Reading = (0, 0)
+        """The last reading. A change of a router names the one that it rests on, and a shard that was asked for a later
+        one refuses it. So no change of an earlier time that waits somewhere contradicts what is known."""
         self.index_of = peers.index_of
 
     def forget(self) -> None:
@@ -92,7 +104,7 @@ class Graph:
         if self._known is not None and self._peers.lives == self._lives:
             return self._known
         if self.turn.locked():
-            return (await self._gather())[0]
+            return (await self._gather(None))[0]
         async with self.turn:
             return await self.known()
 
@@ -101,22 +113,25 @@ class Graph:
         lives = self._peers.lives
         if self._known is not None and lives == self._lives:
             return self._known, None
-        known, older, absent = await self._gather()
+        self.reading = self._peers.incarnation, self.reading[1] + 1
+        known, older, absent = await self._gather(self.reading)
         if absent is None:
             for name, config in older:
-                await self.ask(config.dest, RouterDelete(name))
+                await self.ask(config.dest, RouterDelete(name, self.reading))
             self._known, self._seen, self._lives = known, known, lives
         else:
             self.forget()
         return known, absent
 
-    async def _gather(self) -> tuple[dict[str, Known], list[tuple[str, RouterConfig]], TopicsError | None]:
+    async def _gather(
+        self, reading: Reading | None
+    ) -> tuple[dict[str, Known], list[tuple[str, RouterConfig]], TopicsError | None]:
         """Ask all shards for their routers. Returns these by name; of two with one name, the older one apart; and the
-        error of a shard that does not serve."""
+        error of a shard that does not serve. None: a look, which ends no change."""
         known: dict[str, Known] = {}
         older: list[tuple[str, RouterConfig]] = []
         absent: TopicsError | None = None
-        for index, reply in enumerate(await self.ask_each(range(len(self._peers.lives)), RouterGraph())):
+        for index, reply in enumerate(await self.ask_each(range(len(self._peers.lives)), RouterGraph(reading))):
             if isinstance(reply, Reply):
                 rows = () if reply.extra is None else reply.extra.routers
                 found = [(name, Known(from_map(fields), made_ms)) for name, fields, made_ms in rows]

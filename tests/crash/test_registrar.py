@@ -7,13 +7,17 @@ ends as it does undisturbed. No record that was copied is lost, and none is copi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import trio
+import trio.testing
 
+from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.names import shard_of
+from proto.model.router import RouterConfig, as_map
 from shardd.routers.router_operations import LONGEST_HOLD_S
 from tests.support.registrar import Registry, Step, When, registry
 from tests.support.routed import Net
@@ -233,3 +237,84 @@ async def test_of_two_routers_with_one_name_the_newer_stays() -> None:
             at.net.router("r", ends.source, ends.other)
             assert (await at.get("r"))["dest"] == ends.other
             assert at.routers() == {"r": (ends.source, ends.other)}
+
+
+# Changes of a registrar that is gone, which may still be on their way
+
+
+async def test_a_change_that_arrives_after_the_next_reading_is_refused() -> None:
+    """It would close a cycle with a router that was allowed since."""
+    source, dest = name_in(0, "s"), name_in(1, "d")
+    async with registry(Net(SHARDS)) as at:
+        late: list[Step] = []
+
+        async def meet(step: Step, when: When) -> None:
+            if step.op == "router_put":
+                late.append(step)
+                await trio.sleep_forever()
+
+        at.others.meet = meet
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(at.put, "there", source=source, dest=dest))
+            while not late:
+                await trio.testing.wait_all_tasks_blocked()
+            await at.dies()
+            nursery.cancel_scope.cancel()
+        await at.put("back", source=dest, dest=source)
+        reply = at.net.of(dest).reply(late[0].operation, dest)
+        assert reply.error is not None
+        assert (reply.error.code, reply.error.detail) == (ErrorCode.NOT_READY, {"outcome": "not_done"})
+        assert at.routers() == {"back": (dest, source)}
+
+
+@pytest.mark.parametrize("change", ["put", "delete"])
+async def test_a_change_that_waits_for_a_checkpoint_at_the_next_reading_is_refused(change: str) -> None:
+    source, other, dest = name_in(0, "s"), name_in(0, "o"), name_in(1, "d")
+    async with registry(Net(SHARDS)) as at:
+        await at.put("r", source=source, dest=dest)
+        at.net.of(source).append(source, 1)
+        at.net.settle()
+        at.others.saving = False
+        lane = at.net.topic(dest).lane
+        assert lane is not None
+        async with trio.open_nursery() as nursery:
+            work = partial(at.put, "r", source=other) if change == "put" else partial(at.delete, "r")
+            nursery.start_soon(work)
+            while not lane.held:
+                await trio.testing.wait_all_tasks_blocked()
+            await at.dies()
+            nursery.cancel_scope.cancel()
+        await at.put("q", source=dest, dest=other)  # a cycle with the router as it would be
+        assert at.routers() == {"r": (source, dest), "q": (dest, other)}
+        assert not at.net.of(dest).shard.routing.unsaved
+        assert at.net.topic(dest).lane is lane
+        assert not lane.held
+        await check_whole(at, {"r": (source, dest)})
+
+
+def test_a_reading_waits_for_changes_that_wait_for_a_sync() -> None:
+    net = Net(SHARDS)
+    source, dest = name_in(0, "s"), name_in(1, "d")
+    net.of(source).call("configure", source)
+    there = net.of(dest)
+    there.call("configure", dest)
+    config = as_map(RouterConfig(source, dest))
+    put = there.send("router_put", dest, router="r", config=config, epoch=1, head=0, reading=(1, 1))
+    look = there.send("router_graph")
+    reading = there.send("router_graph", reading=(2, 1))
+    there.shard.flush()
+    assert there.replies.keys() & {put, look, reading} == {look}
+    there.shard.commits.sync_now()
+    answer = there.replies[reading]
+    assert isinstance(answer, Reply)
+    assert [row[0] for row in answer.extra.routers] == ["r"]
+    seen = there.replies[look]
+    assert isinstance(seen, Reply)
+    assert seen.extra.routers == ()
+    assert isinstance(there.replies[put], Reply)
+    # Changes that rest on this reading or a later one are made.
+    for number, at in enumerate([(2, 1), (2, 2), (3, 1)]):
+        there.call("router_put", dest, router=f"r{number}", config=config, epoch=1, head=0, reading=at)
+    with pytest.raises(TopicsError) as error:
+        there.call("router_delete", dest, router="r0", reading=(1, 9))
+    assert error.value.detail == {"outcome": "not_done"}

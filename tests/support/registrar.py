@@ -27,14 +27,16 @@ class Step(NamedTuple):
     op: str
     topic: str
     deadline_ns: int
+    operation: Operation[Any]
 
 
 class Others:
     """All shards, as the registrar sees them. A request is written, synced and, if it waits for one, saved by a
     checkpoint at once."""
 
-    def __init__(self, shards: Callable[[], Sequence[Harness]]) -> None:
+    def __init__(self, shards: Callable[[], Sequence[Harness]], incarnation: int = 1) -> None:
         self._shards = shards
+        self.incarnation = incarnation
         self._ids = count(1)
         self._met: list[Harness] = []
         self.away: set[int] = set()
@@ -64,7 +66,7 @@ class Others:
     async def request(
         self, index: int, operation: Operation[A], topic: str, body: bytes = b"", deadline_ns: int = 0
     ) -> Reply[A]:
-        step = Step(index, NAMES[type(operation)], topic, deadline_ns)
+        step = Step(index, NAMES[type(operation)], topic, deadline_ns, operation)
         self.steps.append(step)
         if self.meet is not None:
             await self.meet(step, "before")
@@ -118,7 +120,7 @@ class Registry:
     async def dies(self, which: Sequence[int] = (0,), survival: Survival = "drop") -> None:
         """Processes are killed, shard 0 among them, and their successors serve."""
         self._life.cancel()
-        self.others = Others(lambda: self.net.shards)
+        self.others = Others(lambda: self.net.shards, self.others.incarnation + 1)
         self.net.crash([*which], survival)
         await self.begin()
 

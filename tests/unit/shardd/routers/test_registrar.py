@@ -6,6 +6,7 @@ The topics of a router are in one shard or in two, and the registrar's own shard
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -407,6 +408,21 @@ async def test_the_deletion_of_another_topic_waits_for_no_turn(two: Scene) -> No
         assert (await at.delete_topic(two.other))["deleted"] is True
         gate.open.set()
     assert at.routers() == {"r": (two.source, two.dest)}
+
+
+async def test_a_look_at_the_graph_ends_no_change_that_is_made_meanwhile() -> None:
+    async with registry(Net(2)) as at:
+        source, dest, other = (name_in(0, 2, stem) for stem in "sdo")
+        at.net.of(other).append(other, 1)
+        gate = Gate(at, "router_put")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(at.put, "r", source=source, dest=dest))
+            await gate.reached.wait()
+            at.net.crash([1])
+            assert (await at.delete_topic(other))["deleted"] is True
+            assert at.others.ops[-3:] == ["router_graph", "router_graph", "delete_topic"]
+            gate.open.set()
+        assert at.routers() == {"r": (source, dest)}
 
 
 def names(scene: Scene) -> tuple[bytes, bytes]:
