@@ -52,6 +52,7 @@ from shardd.recovery.wal_scan import Outcome
 from shardd.restoring import Restoring
 from shardd.routers.copier import Copier
 from shardd.routers.copy_recovery import position
+from shardd.routers.registrar import Registrar
 from shardd.routers.router_operations import Routing
 from shardd.routers.source import Pulls
 from shardd.storage.disk import Disk
@@ -105,6 +106,7 @@ class Assembly:
         )
         self.copier = Copier(self.staging)
         self.routing = Routing(self.staging)
+        self.registrar = Registrar(self.staging)
         self.mover = Mover(self.staging, flush)
         self.leases = Leases(self.staging)
         self.claims = subscribers.claims = Claims(self.staging, self.scheduler, self.leases, self.mover.order)
@@ -123,7 +125,11 @@ class Assembly:
             **self._session_operations(),
             **self._queue_operations(self.staging),
         }
-        self.waiting_operations = {**self._reading_operations(), **self._lease_operations()}
+        self.waiting_operations = {
+            **self._reading_operations(),
+            **self._lease_operations(),
+            **self._registrar_operations(),
+        }
 
     def _space_wanted(self) -> None:
         self.control.look()
@@ -218,6 +224,14 @@ class Assembly:
             operations.WorkClose: self.job_streams.close,
             operations.Allowance: self.allowance.lend,
             operations.AllowanceReturn: self.allowance.give_back,
+        }
+
+    def _registrar_operations(self) -> WaitingOperations:
+        return {
+            operations.RegistrarPut: self.registrar.put,
+            operations.RegistrarGet: self.registrar.get,
+            operations.RegistrarDelete: self.registrar.delete,
+            operations.RegistrarDeleteTopic: self.registrar.delete_topic,
         }
 
     def _diff(self, request: Request[operations.Diff], caller: Hashable, respond: Respond) -> None:

@@ -39,6 +39,10 @@ from shardd.topic.directory import Directory
 
 _BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operations.Stats))
 """Operations that are served while copies are made again."""
+_IN_STEPS = frozenset(
+    (operations.RegistrarPut, operations.RegistrarGet, operations.RegistrarDelete, operations.RegistrarDeleteTopic)
+)
+"""Operations that ask shards for each of their steps, so that the steps wait for the bucket and they do not."""
 
 
 def open_shard(
@@ -129,6 +133,7 @@ class Shard:
         self.claims = parts.claims
         self.mover = parts.mover
         self.routing = parts.routing
+        self.registrar = parts.registrar
         self.copier = parts.copier
         self.restoring = parts.restoring
         self.control = parts.control
@@ -172,7 +177,7 @@ class Shard:
         if kind is operations.Ping:
             respond(Reply(request.id))
             return
-        if self.patience is not None:
+        if self.patience is not None and kind not in _IN_STEPS:
             respond = self.patience.watch(request, respond)
         respond = Answering(partial(_answer, request, respond))
         mark = self.commits.staged_total
@@ -217,11 +222,12 @@ class Shard:
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
         self.allowance.cancel(caller, ident)
+        self.registrar.cancel(caller, ident)
 
     def forget(self, caller: Hashable) -> None:
         """Drop the parked requests of a caller that is gone, and close its job streams. Leases that were sent to it run
         out."""
-        for waiting in (self.reads, self.names, self.pulls, self.claims):
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self.registrar):
             waiting.forget(caller)
         for closing in self._job_streams.left_by(caller):
             self.handle(closing, caller, lambda message: None)
@@ -284,6 +290,7 @@ class Shard:
         self.reads.refuse_held()
         if self.patience is not None:
             self.patience.expire()
+        self.registrar.expire()
 
     def maintain(self) -> None:
         """Expire records, keys, parked requests, router holds, loans and watch sessions. Called now and then."""

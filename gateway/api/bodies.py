@@ -1,7 +1,7 @@
 """The third step of a request: its body, as JSON that nothing has parsed yet.
 
-A body that the gateway parses itself may be small only, because Python objects take many times the memory of their
-JSON. The body of a shard's operation goes to the shard unchanged, so it may be as large as `max_body_bytes`.
+A body that the gateway or the registrar parses may be small only, because Python objects take many times the memory of
+their JSON. The body of a shard's operation goes to the shard unchanged, so it may be as large as `max_body_bytes`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from gateway.api.lists import Lists
 from gateway.api.outcomes import Outcomes
 from gateway.api.plan import Handler
 from gateway.api.recognition import Recognition
-from gateway.api.router_graph import Routers
 from gateway.api.router_requests import RouterRequests
 from gateway.api.service import Service
 from gateway.api.sockets import Sockets
@@ -78,7 +77,7 @@ class Api:
         self.service = Service(shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth)
         handlers: dict[str, Handler] = {
             **Lists(shards).handlers,
-            **RouterRequests(Routers(shards, self.quota, limits)).handlers,
+            **RouterRequests(shards).handlers,
             **StreamRequests(self.live, self.work, tickets).handlers,
             **Sockets(self.live, shards, self.quota, keyring, limits, budget, outcomes, streams).handlers,
             **self.service.handlers,

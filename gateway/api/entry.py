@@ -12,13 +12,13 @@ from gateway.admission.in_flight import Flight
 from gateway.admission.slots import Bound, Slots
 from gateway.api.plan import Plan
 from gateway.api.tickets import Tickets, check_form
-from gateway.contract.auth import EVERYBODY, UNPROVEN, Keyring, check_name, check_scope
+from gateway.contract.auth import EVERYBODY, UNPROVEN, Keyring, check_scope
 from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import defaults, parse_query
 from gateway.http.messages import Request
 from proto.model.errors import shutting_down
-from proto.model.keys import Key, Scope
+from proto.model.keys import Key, Scope, check_name
 from proto.model.limits import Limits
 from proto.model.names import check_router, check_topic
 

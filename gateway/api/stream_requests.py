@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.api.plan import Handler, Plan
 from gateway.api.tickets import Tickets
-from gateway.contract.auth import check_name, check_scope
+from gateway.contract.auth import check_scope
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import Routes
 from gateway.http.messages import Request, Response
@@ -19,6 +19,7 @@ from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.model.body import Form
 from proto.model.errors import TopicsError, invalid
+from proto.model.keys import check_name
 from proto.model.limits import TICKET_TTL_S
 from proto.model.names import WATCH_SESSION, check_topic
 

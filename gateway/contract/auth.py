@@ -135,16 +135,6 @@ def check_scope(key: Key, scope: Scope) -> None:
         )
 
 
-def check_name(key: Key, name: str) -> None:
-    """Check that the key's prefixes cover `name`. Raises `403 forbidden`."""
-    if not key.covers(name):
-        raise TopicsError(
-            ErrorCode.FORBIDDEN,
-            f'this key may not touch "{name}": its names begin with {" or ".join(key.prefixes)}',
-            {"reason": "prefix", "topic": name},
-        )
-
-
 def restrictions(key: Key) -> tuple[bool, tuple[str, ...]]:
     """Return a key's restrictions: `may_configure` and `prefixes`, the first two fields of `Growing`. The shard gets
     them, because only the shard knows which topics exist and reads the names in a body."""

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from gateway.admission.body_budget import Budget
-from gateway.contract.auth import Keyring, check_name
+from gateway.contract.auth import Keyring
 from gateway.http.messages import Gone, Request, Response, Write
 from gateway.shards.client import Shards
 from gateway.streams import event_ids
@@ -27,7 +27,7 @@ from gateway.streams.watch_request import (
 from gateway.streams.watch_sessions import Opened, Sessions
 from proto.api.requests import WatchRequest
 from proto.model.errors import ErrorCode, TopicsError, shutting_down
-from proto.model.keys import Key
+from proto.model.keys import Key, check_name
 from proto.model.limits import Limits
 from proto.process.faults import faults
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, MAX_POSITION, Position, check, decode
 from proto.api.requests import WatchRequest, WatchStart
@@ -20,7 +19,7 @@ from proto.ipc.link import Pending
 from proto.ipc.operations import Resolved, WatchNames, WatchResolve
 from proto.model.body import Form
 from proto.model.errors import invalid, topic_not_found
-from proto.model.keys import Key
+from proto.model.keys import Key, check_name
 from proto.model.limits import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FRAME_BYTES,

@@ -25,7 +25,7 @@ import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway.contract import responses
-from gateway.contract.auth import Keyring, check_name, check_scope, restrictions, unauthorized
+from gateway.contract.auth import Keyring, check_scope, restrictions, unauthorized
 from gateway.http.chunked_body import too_large
 from gateway.http.messages import ClientGone
 from gateway.shards.client import Shards
@@ -40,7 +40,7 @@ from proto.ipc.operations import Append
 from proto.model import nesting
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.keys import Key, Scope
+from proto.model.keys import Key, Scope, check_name
 from proto.model.names import check_topic
 from proto.model.unknown_fields import MAX_NAMED
 from proto.process.faults import faults

@@ -8,7 +8,8 @@ known which requests it died over. Numbers are u64 in the byte order of the mach
     8       8     1 while all of them are written, answered and delivered; 0 while the last one is handled
     16      16·n  of each request its id and its `deadline_ns`, which together are those of no other request
 
-A turn begins with an empty memory. A request counts from the moment at which it is handled to the end of its turn.
+A turn begins with an empty memory. A request counts from the moment at which it is handled to the end of its turn, and
+again during each step that a task takes for it later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from proto.ipc.message import Request
 
@@ -25,6 +29,7 @@ _HEAD = 2
 _BYTES = 8 * (_HEAD + 2 * MOST)
 Mark = tuple[int, int]
 """A request's id and its `deadline_ns`."""
+_ORIGIN: ContextVar[Mark | None] = ContextVar("origin", default=None)
 
 
 def make() -> int:
@@ -46,6 +51,11 @@ def read(descriptor: int) -> list[Mark]:
     marks = list(struct.iter_unpack("=2Q", data[8 * _HEAD : 8 * (_HEAD + 2 * min(count, MOST))]))
     found: list[Mark] = [(ident, deadline) for ident, deadline in marks]
     return found if ending else found[-1:]
+
+
+def continue_with(request: Request) -> None:
+    """The current task works on a request of an earlier turn: `InHand.step` notes it."""
+    _ORIGIN.set((request.id, request.deadline_ns))
 
 
 class InHand:
@@ -73,3 +83,17 @@ class InHand:
     def clear(self) -> None:
         """The turn is over."""
         self._words[0] = self._words[1] = self._count = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Inside, the request that the current task continues with is handled, if there is one. Not within a turn that
+        takes requests."""
+        mark = _ORIGIN.get()
+        if mark is not None:
+            self._words[_HEAD], self._words[_HEAD + 1] = mark
+            self._words[0] = 1
+        try:
+            yield
+        finally:
+            if mark is not None:
+                self.clear()

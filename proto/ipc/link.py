@@ -160,15 +160,16 @@ class Link:
         self.silent_s = 0.0
         """Seconds without an answer since the link sent a ping."""
 
-    def ask(self, operation: Operation[A], topic: str, body: bytes) -> Pending[A]:
+    def ask(self, operation: Operation[A], topic: str, body: bytes, deadline_ns: int = 0) -> Pending[A]:
+        """Send a request. `deadline_ns` is an earlier deadline that it has, 0 for none."""
         if self._owner.suspects:
             self._owner.suspects.check(self.state.index, operation, topic, body)
         ident = next(self._owner.ids)
         self.first_id = self.first_id or ident
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
-        deadline_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
-        request = Request(ident, operation, topic, body, trace.current(), deadline_ns)
+        own_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
+        request = Request(ident, operation, topic, body, trace.current(), min(deadline_ns or own_ns, own_ns))
         pending: Pending[A] = Pending(self, request, now + timeout_s)
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
@@ -358,6 +359,8 @@ class Links:
         self._probing = probing
         self._phases = frozenset(phases)
         self._links: list[Link | None] = [None] * shards
+        self.updated = trio.Event()
+        """Set, and replaced, at every report of the supervisor."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -393,6 +396,8 @@ class Links:
             if state.phase in self._phases and self._nursery is not None:
                 fresh = self._links[state.index] = Link(self, state)
                 self._nursery.start_soon(fresh.run)
+        self.updated.set()
+        self.updated = trio.Event()
 
     def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:

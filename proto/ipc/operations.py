@@ -20,6 +20,10 @@ A = TypeVar("A")
 Names = tuple[str, ...]
 Letters = tuple[bytes, tuple[int, ...]]
 """Letters of another topic's outbox: the id of the source, and their seqs there."""
+Reading = tuple[int, int]
+"""One reading of all routers: the incarnation of the registrar, and a number in it. Later ones are larger."""
+REGISTRAR = 0
+"""The shard that makes all changes of routers: see `shardd.routers.registrar`."""
 
 
 class Operation(Struct, Generic[A], array_like=True, frozen=True):
@@ -74,6 +78,8 @@ class StateGet(Operation[None], tag="state", frozen=True):
 class Configure(Growing[None], tag="configure", frozen=True):
     if_absent: bool = False
     """The config applies only to a topic that this request creates."""
+    lent: bool = False
+    """A new topic comes out of the shard's allowance: a shard asks, and no gateway has booked it."""
 
 
 # Deleting, cursors, lists
@@ -252,10 +258,14 @@ class RouterPut(Operation[RouterMade], tag="router_put", frozen=True):
     """The source's head: the router copies what follows."""
     created: bool | None = None
     """The answer's `created`; None: whether the router is new to this topic."""
+    reading: Reading = (0, 0)
+    """The reading that the change rests on."""
 
 
 class RouterDelete(Operation[None], tag="router_delete", frozen=True):
     router: str
+    reading: Reading = (0, 0)
+    """The reading that the change rests on."""
 
 
 class RouterHold(Operation[None], tag="router_hold", frozen=True):
@@ -286,7 +296,34 @@ class Graph(Answer, tag="graph", frozen=True):
 
 
 class RouterGraph(Operation[Graph], tag="router_graph", frozen=True):
-    pass
+    reading: Reading | None = None
+    """Changes that rest on an earlier reading are refused from now on; None: a look, which ends no change."""
+
+
+class RegistrarRequest(Operation[None], frozen=True):
+    """Request to the registrar, with the restrictions of the key that asks. The registrar alone knows the routers that
+    the request concerns, and the topics that they name."""
+
+    key: bytes
+    """Id of the key, b"" without keys."""
+    prefixes: Names
+    """All names that the request concerns must begin with one of these, and an answer shows no others; empty: any."""
+
+
+class RegistrarPut(RegistrarRequest, tag="registrar_put", frozen=True):
+    router: str
+
+
+class RegistrarGet(RegistrarRequest, tag="registrar_get", frozen=True):
+    router: str
+
+
+class RegistrarDelete(RegistrarRequest, tag="registrar_delete", frozen=True):
+    router: str
+
+
+class RegistrarDeleteTopic(RegistrarRequest, tag="registrar_delete_topic", frozen=True):
+    if_empty: bool = False
 
 
 class Position(Answer, tag="position", frozen=True):
@@ -515,7 +552,7 @@ class Row:
     records: bool
     """Whether it needs the topic's records, or what is kept with them: a quarantined topic refuses it then."""
     waits: bool = False
-    """Whether the shard may park the request: its handler gets the caller too."""
+    """Whether the shard may park the request, or put it off until it is cancelled: its handler gets the caller too."""
 
     @property
     def op(self) -> str:
@@ -556,6 +593,10 @@ TABLE = (
     Row(RouterGet, RouterFound, records=False),
     Row(RouterList, Page, records=False),
     Row(RouterGraph, Graph, records=False),
+    Row(RegistrarPut, records=False, waits=True),
+    Row(RegistrarGet, records=False, waits=True),
+    Row(RegistrarDelete, records=False, waits=True),
+    Row(RegistrarDeleteTopic, records=False, waits=True),
     Row(RouterPosition, Position, records=False),
     Row(Pull, Pulled, records=True, waits=True),
     Row(Feed, Fed, records=True, waits=True),

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from proto.model.errors import ErrorCode, TopicsError
+
 DIGEST_BYTES = 32
 ID_BYTES = 8
 
@@ -56,3 +58,13 @@ class Key:
     def covers(self, name: str) -> bool:
         """Whether the key may access a topic of this name. Names are ASCII, so this compares bytes."""
         return not self.prefixes or name.startswith(self.prefixes)
+
+
+def check_name(key: Key, name: str) -> None:
+    """Check that the key's prefixes cover `name`. Raises `403 forbidden`."""
+    if not key.covers(name):
+        raise TopicsError(
+            ErrorCode.FORBIDDEN,
+            f'this key may not touch "{name}": its names begin with {" or ".join(key.prefixes)}',
+            {"reason": "prefix", "topic": name},
+        )

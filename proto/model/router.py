@@ -1,6 +1,7 @@
 """Router: the patch a client sends, the stored configuration, how a patch is applied, and checks of the router graph.
 
-The gateway parses a client's body, because only it knows the routers of all shards. Shards store the result.
+The registrar (`shardd.routers.registrar`) parses a client's body, because only it knows the routers of all shards.
+Shards store the result.
 """
 
 from __future__ import annotations

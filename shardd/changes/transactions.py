@@ -111,7 +111,7 @@ class Staging:
         """Raises `503` if the request is past its deadline. Call it before anything of the request is staged: the asker
         has given the request up, or is about to, and relies on `outcome: "not_done"`."""
         if request.deadline_ns and self.clock.monotonic() * 1e9 > request.deadline_ns:
-            raise not_ready("the request came too late and was not carried out", outcome="not_done")
+            raise too_late()
 
     def pin_copies(self, topic: Topic) -> None:
         """Logs a pin if the topic has unpinned copies. Call it before any frame of the topic is logged."""
@@ -143,3 +143,8 @@ def performance(timing: Timing) -> dict[str, float]:
 
 def refuse(ident: int, respond: Respond, error: TopicsError) -> None:
     respond(Reply(ident, error=error))
+
+
+def too_late() -> TopicsError:
+    """`503` for a request that is past its deadline."""
+    return not_ready("the request came too late and was not carried out", outcome="not_done")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
@@ -34,6 +36,10 @@ class Topics:
             patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
             config = apply(request.topic, None, patch)
+            if request.options.lent:
+                topic = self.new(request.topic, config)
+                self._create_lent(_Created(topic, request, respond, directory=self._directory))
+                return
             check_topics(self._staging.topics_held, request.options, self._staging.limits)
             topic = self.new(request.topic, config)
             self.create(_Created(topic, request, respond, directory=self._directory))
@@ -43,6 +49,24 @@ class Topics:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
+
+    def _create_lent(self, change: _Created) -> None:
+        """As `create`, out of the shard's allowance. Until that covers the topic the request waits, and is then handled
+        again or refused with `429`."""
+        allowance, request, respond = self._staging.allowance, change.request, change.respond
+        if allowance.covers(0, 1):
+            with indivisible:
+                allowance.take(0, 1)
+                change.lent = allowance
+                self.create(change)
+            return
+
+        def again() -> None:
+            self._staging.check_deadline(request)
+            self.configure(request, respond)
+
+        go = partial(self._staging.containment.attempt, request, respond, again)
+        allowance.wait(0, 1, go, partial(refuse, request.id, respond))
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
         position, lost = topic.position, topic.records.losses.evict_floor - 1

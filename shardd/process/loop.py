@@ -43,6 +43,7 @@ from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
 from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
+from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
@@ -458,11 +459,11 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
                 serving.cancel()
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
-            peers = Peers(shard, start.index, others)
+            in_hand = InHand(start.in_hand_fd)
+            peers = Peers(shard, start.index, others, in_hand)
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            in_hand = InHand(start.in_hand_fd)
             server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census)
             await nursery.start(server.run)
             await nursery.start(peers.run)
@@ -474,6 +475,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             await nursery.start(forward.restore)
             shard.mover.recovered()
             nursery.start_soon(shard.mover.run, peers)
+            if start.index == REGISTRAR:
+                await nursery.start(shard.registrar.run, peers)
             await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()

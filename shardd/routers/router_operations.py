@@ -1,8 +1,8 @@
 """Router operations: creates, changes, deletes and lists the routers whose destination is in this shard.
 
-The gateway decides which routers are allowed, because it alone sees the routers of all shards. It asks one shard after
-the other (`gateway.api.router_graph`). Every change is one frame with the destination's whole new lane, and waits for a
-sync. Before a router is deleted, a checkpoint saves its copies, so they stay whatever happens to the source.
+The registrar decides which routers are allowed, because it alone sees the routers of all shards. It asks one shard
+after the other (`shardd.routers.registrar`). Every change is one frame with the destination's whole new lane, and waits
+for a sync. Before a router is deleted, a checkpoint saves its copies, so they stay whatever happens to the source.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from proto.ipc.message import Reply, Request
 from proto.ipc.operations import (
     Graph,
     Page,
+    Reading,
     RouterDelete,
     RouterFound,
     RouterGet,
@@ -28,12 +29,12 @@ from proto.ipc.operations import (
     RouterSource,
     SourceFound,
 )
-from proto.model.errors import ErrorCode, TopicsError, topic_not_found
+from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import RoutersChanged as RoutersFrame
 from shardd.routers.source import forwardable
-from shardd.storage.change import Timing
+from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
@@ -54,6 +55,8 @@ class Routing:
         """The callbacks for the next checkpoint, which saves all present copies."""
         self._holds: deque[tuple[float, Lane]] = deque()
         self._saving: tuple[list[Waiter], list[Lane]] = [], []
+        self._reading: Reading = (0, 0)
+        """The latest reading of the routers that the registrar has begun."""
         self.changed: Callable[[Topic], None] = lambda topic: None
         """Called when a topic's lane has changed: its router task may have to start or stop."""
 
@@ -101,6 +104,7 @@ class Routing:
         return lambda error: self._staging.containment.attempt(request, respond, partial(work, error))
 
     def _put(self, topic: Topic, name: str, config: RouterConfig, request: _PutRequest, respond: Respond) -> None:
+        self._check_reading(request.options.reading)
         options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
         fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options.epoch))
@@ -132,10 +136,14 @@ class Routing:
         def remove(error: TopicsError | None) -> None:
             topic = self._directory.assigned.get(request.topic)
             lane = None if topic is None else topic.lane
-            if error is not None:
+            try:
+                if error is not None:
+                    raise error
+                self._check_reading(request.options.reading)
+            except TopicsError:
                 if lane is not None:
                     lane.held = False
-                raise error
+                raise
             visible = None if topic is None else topic.lane_visible
             there = lane is not None and name in lane.routers
             if topic is None or lane is None or not (there or (visible is not None and name in visible.routers)):
@@ -148,6 +156,12 @@ class Routing:
 
         topic = self._directory.assigned.get(request.topic)
         self._when_saved(None if topic is None else topic.lane, self._contained(request, respond, remove))
+
+    def _check_reading(self, reading: Reading) -> None:
+        """Raises `503` for a change that rests on an earlier reading than the latest: its registrar is gone or gave it
+        up, and it may contradict what was allowed since."""
+        if reading < self._reading:
+            raise not_ready("the routers were read again before this change, which was not made", outcome="not_done")
 
     def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
         """Calls `then` when a checkpoint has saved every copy of the lane; at once if one has already."""
@@ -259,20 +273,30 @@ class Routing:
             if topic.lane is not None and topic.lane.routers and topic.unloaded is None
         ]
 
+    def _visible(self) -> list[Router]:
+        lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
+        return [router for lane in lanes for router in lane.routers.values()]
+
     def routers(self) -> dict[str, Router]:
         """The shard's visible routers, by name."""
-        lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
-        return {name: router for lane in lanes for name, router in lane.routers.items()}
+        return {each.name: each for each in self._visible()}
 
     def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
-        """Answers the gateway with the shard's visible routers, `[name, config, made_ms]` each."""
-        rows = tuple(
-            (name, as_map(router.config), router.made_ms)
-            for topic in self._directory.visible.values()
-            if topic.lane_visible is not None
-            for name, router in topic.lane_visible.routers.items()
-        )
-        respond(Reply(request.id, extra=Graph(rows)))
+        """Answers the registrar with the shard's visible routers, `[name, config, made_ms]` each. Option `reading`.
+
+        A reading ends the changes that rest on earlier ones: those that wait for a sync are waited for, and those that
+        wait for a checkpoint, or arrive later, are refused. So the answer has all that will ever come of them."""
+        reading = request.options.reading
+        change = _GraphRead(self, request, respond, requires_sync=True)
+        if reading is not None:
+            self._reading = max(self._reading, reading)
+        if reading is not None and self._staging.commits.depth:
+            self._staging.stage_apart(change)
+        else:
+            change.commit(Timing())
+
+    def rows(self) -> Graph:
+        return Graph(tuple((each.name, as_map(each.config), each.made_ms) for each in self._visible()))
 
     def get(self, request: Request[RouterGet], respond: Respond) -> None:
         """Answers with one router. Options: `router`. `found` is False if it is not in this shard."""
@@ -331,6 +355,20 @@ class _SourceFound(TopicChange, eq=False):
 
     def apply(self, timing: Timing) -> None:
         self.respond(Reply(self.request.id, extra=SourceFound(self.topic.epoch, self.topic.records.head_seq)))
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _GraphRead(Change, eq=False):
+    """Changes nothing: all changes of routers that were staged before it are visible, or undone."""
+
+    routing: Routing
+    request: Request[RouterGraph]
+    respond: Respond
+
+    def commit(self, timing: Timing) -> None:
+        self.respond(Reply(self.request.id, extra=self.routing.rows()))
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)

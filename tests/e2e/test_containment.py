@@ -24,7 +24,8 @@ if "proto.process.fork_server" in sys.orig_argv:
     from proto.ipc.operations import Fed
     from shardd.operations.cursors import Cursors
     from shardd.operations.append import RecordsAdded
-    get, apply = Cursors.get, RecordsAdded.apply
+    from shardd.routers.router_operations import Routing
+    get, apply, put = Cursors.get, RecordsAdded.apply, Routing.put
     def bad_get(self, request, respond):
         name = request.options.cursor
         if name == "raises":
@@ -35,11 +36,15 @@ if "proto.process.fork_server" in sys.orig_argv:
             os.kill(os.getpid(), signal.SIGKILL)
         else:
             get(self, request, respond)
+    def bad_put(self, request, respond):
+        if request.options.router == "kills":
+            os.kill(os.getpid(), signal.SIGKILL)
+        put(self, request, respond)
     def bad_apply(self, timing):
         if self.columns.data.values == b'"poison"':
             raise ZeroDivisionError("a defect after the write")
         apply(self, timing)
-    Cursors.get, RecordsAdded.apply = bad_get, bad_apply
+    Cursors.get, RecordsAdded.apply, Routing.put = bad_get, bad_apply, bad_put
 """
 NewService = Callable[..., Service]
 
@@ -135,3 +140,19 @@ def test_deaths_over_requests_make_no_pause_grow(defective: Service) -> None:
     assert "child_held" not in defective.log_text()
     assert settled(defective, "GET", f"/v0/topics/{topics[0]}/cursors/x")[0] == 404
     assert time.monotonic() - began < 120
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_change_of_a_router_that_ends_a_shard_twice_is_not_made_again(defective: Service, index: int) -> None:
+    """Whether it ends the shard that makes the changes, or another one that carries out a step of it."""
+    dest = next(name for n in range(60) if shard_of(name := f"dest{n}", 2) == index)
+    body = {"source": "t", "dest": dest}
+    for _ in range(2):
+        status, answer = settled(defective, "PUT", "/v0/routers/kills", body)
+        assert (status, answer["error"]["detail"]["outcome"]) == (503, "unknown")
+    status, answer = settled(defective, "PUT", "/v0/routers/kills", body)
+    assert (status, answer["error"]["code"], answer["error"]["detail"]["outcome"]) == (500, "internal", "not_done")
+    before = pid_of(defective, dest)
+    assert settled(defective, "PUT", "/v0/routers/kills", body)[0] == 500
+    assert settled(defective, "PUT", "/v0/routers/harmless", body)[0] == 201
+    assert pid_of(defective, dest) == before

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Request
+from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import Group
 from tests.support.gateway_stage import FakeShard, Stage, until
 from tests.support.harness import Harness
+from tests.support.registrar import Others
 
 
 class RealShard(FakeShard):
@@ -47,10 +49,13 @@ async def start_real(
     index: int = 0,
     make: Callable[[str, Harness], RealShard] = RealShard,
 ) -> RealShard:
-    """Replace a shard of the stage with a real one."""
+    """Replace a shard of the stage with a real one. Shard 0 is the registrar of the real ones."""
     endpoint = f"ipc://{there.directory}/{index}-{incarnation}"
     shard = make(endpoint, harness)
     there.shards[index : index + 1] = [shard]
+    if index == REGISTRAR:
+        others = Others(lambda: [each.harness for each in there.shards if isinstance(each, RealShard)])
+        await there.nursery.start(harness.shard.registrar.run, others)
     there.nursery.start_soon(shard.run)
     there.states[index] = ShardState(index, "ready", endpoint, incarnation)
     there.gateway.shards.update(there.states)

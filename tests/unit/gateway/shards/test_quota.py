@@ -11,8 +11,10 @@ import trio
 import trio.testing
 
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import REGISTRAR, Allowance, RegistrarRequest
 from tests.support.gateway_stage import Answer, Stage, stage, until
 from tests.support.harness import Harness
+from tests.support.registrar import Others
 
 
 def refused(answer: Answer, limit: str, most: int) -> None:
@@ -29,8 +31,13 @@ class Backed:
         self.held: list[tuple[int, Reply]] = []
         self.hold: set[int] = set()
 
-    def script(self, index: int) -> Callable[[Request], list[Message]]:
+    def script(self, there: Stage, index: int) -> Callable[[Request], list[Message]]:
         def answer(request: Request) -> list[Message]:
+            if isinstance(request.options, RegistrarRequest | Allowance):  # answered later
+                self.shards[index].shard.handle(request, "gateway", there.shards[index].send)
+                self.shards[index].shard.flush()
+                self.shards[index].shard.commits.sync_now()
+                return []
             reply = self.shards[index].reply(request.options, request.topic, request.body)
             reply.id = request.id
             if index in self.hold:
@@ -52,8 +59,9 @@ class Backed:
 
 async def backed(there: Stage, shards: int, **limits: Any) -> Backed:
     made = Backed(shards, **limits)
+    await there.nursery.start(made.shards[REGISTRAR].shard.registrar.run, Others(lambda: made.shards))
     for index in range(shards):
-        await there.start_shard(index, made.script(index), incarnation=2)
+        await there.start_shard(index, made.script(there, index), incarnation=2)
         # The stage's own stats replies have invented counters; from here on the real shards reply.
         there.shards[index].own_stats = False
         there.shards[index].status = made.shards[index].shard.status
@@ -126,6 +134,9 @@ async def test_many_creations_on_all_shards_fill_the_topics_exactly_and_updates_
 async def test_a_refused_router_leaves_no_topic_behind(cap: int) -> None:
     async with stage(shards=2, max_topics=cap, max_routers=1) as there:
         behind = await backed(there, 2, max_topics=cap)
+        for each in behind.shards:
+            each.shard.allowance.bind()
+        there.nursery.start_soon(there.gateway.api.quota.allowances.run)
         async with there.client() as client:
             if cap == 2:
                 assert (await client.ask("PUT", "/v0/topics/mine", b"{}")).status == 201

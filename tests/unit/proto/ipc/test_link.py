@@ -103,3 +103,10 @@ async def test_no_call_follows_an_abandonment_by_another_callback(tmp_path: Path
             link.sweep(second.deadline)
         assert not heard
         assert not link.waiting
+
+
+async def test_a_request_that_is_a_step_of_another_one_has_its_deadline_if_that_is_earlier(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (_, link):
+        own = ask(link).request.deadline_ns
+        assert link.ask(StateGet(), "t", b"", 5).request.deadline_ns == 5
+        assert own <= link.ask(StateGet(), "t", b"", 2**64 - 1).request.deadline_ns < 2**63

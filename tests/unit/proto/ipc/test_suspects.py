@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextvars import copy_context
 
 import pytest
 
@@ -54,6 +55,21 @@ def test_a_turn_of_any_size_fits(memory: int) -> None:
     assert in_hand.read(memory) == [(MOST + 49, 1000 + MOST + 49)]
     hand.end()
     assert len(in_hand.read(memory)) == MOST
+
+
+def test_a_request_is_in_hand_during_each_step_that_a_task_takes_for_it_later(memory: int) -> None:
+    hand = InHand(memory)
+    with hand.step():
+        assert in_hand.read(memory) == [], "it is a step for no request"
+
+    def work() -> None:
+        in_hand.continue_with(request(7))
+        for _ in range(2):
+            with hand.step():
+                assert in_hand.read(memory) == [(7, 1007)]
+            assert in_hand.read(memory) == []
+
+    copy_context().run(work)
 
 
 def test_the_next_process_begins_with_nothing_in_hand(memory: int) -> None:

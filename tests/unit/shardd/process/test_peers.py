@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from proto.ipc.control import ShardState
 from proto.ipc.operations import Append, Configure, Diff, StateGet
@@ -94,5 +95,47 @@ async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) 
                 await peers.request(1, Diff(), "jobs", b'{"from_seq":0,"wait_ms":20000}')
         assert raised.value.code == ErrorCode.NOT_READY
         assert not peers.reachable(1)
+        with pytest.raises(TopicsError, match="phase down"):
+            await peers.request(1, StateGet(), "jobs")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_a_step_past_the_deadline_of_its_request_is_not_carried_out(tmp_path: Path, index: int) -> None:
+    async with _two(tmp_path) as (peers, shards, _):
+        with pytest.raises(TopicsError) as raised:
+            await peers.request(index, Configure(), "late", deadline_ns=1)
+        assert raised.value.detail == {"outcome": "not_done"}
+        assert not shards[index].directory.visible
+
+
+async def test_only_a_shard_that_is_being_started_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardd.process.peers.PATIENCE_S", 50.0)
+    async with _two(tmp_path) as (peers, _, _):
+        endpoint = peers.lives[1]
+        await peers.returned(0)
+        for phase in ("failed", "standby", "stopping"):
+            peers.update([ShardState(1, phase)])
+            await peers.returned(1)
+        assert peers.lives[1] != endpoint
+        peers.update([ShardState(1, "replay")])
+        async with trio.open_nursery() as nursery:
+            returned: list[int] = []
+
+            async def wait() -> None:
+                await peers.returned(1)
+                returned.append(1)
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            peers.update([ShardState(1, "derive", endpoint, 1)])
+            await trio.testing.wait_all_tasks_blocked()
+            assert not returned
+            peers.update([ShardState(1, "ready", endpoint, 1)])
+        assert returned
+        monkeypatch.setattr("shardd.process.peers.PATIENCE_S", 0.01)
+        peers.update([ShardState(1)])
+        await peers.returned(1)
         with pytest.raises(TopicsError, match="phase down"):
             await peers.request(1, StateGet(), "jobs")
