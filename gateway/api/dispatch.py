@@ -43,7 +43,6 @@ from gateway.contract.tickets import Tickets
 from gateway.http.gzip_coding import SMALLEST_ANSWER
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
 from proto.model.errors import TopicsError
@@ -67,7 +66,6 @@ class Api:
     ) -> None:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         self.tickets = Tickets(keyring, limits.max_tickets_per_key)
-        self.quota = Quota(shards, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
         self.outcomes = Outcomes()
@@ -78,13 +76,13 @@ class Api:
         self.service = Service(shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth)
         handlers: dict[str, Handler] = {
             **Lists(shards).handlers,
-            **RouterRequests(Routers(shards, self.quota, limits)).handlers,
+            **RouterRequests(Routers(shards, limits)).handlers,
             **StreamRequests(self.live, self.work, self.tickets).handlers,
-            **Sockets(self.live, shards, self.quota, keyring, limits, budget, outcomes, streams).handlers,
+            **Sockets(self.live, shards, keyring, limits, budget, outcomes, streams).handlers,
             **self.service.handlers,
         }
         assert handlers.keys() == {operation.name for operation in OPERATIONS if operation.shard_op is None}
-        self.forwarding = Forwarding(shards, self.quota, keyring, limits, handlers)
+        self.forwarding = Forwarding(shards, keyring, limits, handlers)
 
     async def handle(self, request: Request) -> Response:
         """Serve a request and return its response; errors become responses too. Raises `ClientGone` when the client

@@ -33,7 +33,6 @@ import trio
 
 from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
 from proto.ipc.operations import (
     Configure,
@@ -75,9 +74,8 @@ class _Known:
 
 
 class Routers:
-    def __init__(self, shards: Shards, quota: Quota, limits: Limits) -> None:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
         self._shards = shards
-        self._quota = quota
         self._max = limits.max_routers
         self._turn = trio.Lock()
         self._known: dict[str, _Known] | None = None
@@ -131,7 +129,7 @@ class Routers:
             if found.error is not None:
                 raise topic_not_found(config.dest) if _missing(found) else found.error
         for topic in (config.source, config.dest) if create_dest else (config.source,):
-            if _raise(await self._quota.call(Configure(), topic, b"")).created:
+            if _raise(await self._shards.call(Configure(), topic, b"")).created:
                 made.append(topic)
 
     async def _put(self, name: str, current: _Known | None, config: RouterConfig) -> Reply:

@@ -56,6 +56,7 @@ from shardd.delivery.pressure import SAMPLE_INTERVAL
 from shardd.process import bucket
 from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
+from shardd.process.room_tasks import RoomTasks
 from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
@@ -97,7 +98,6 @@ class Server:
         self._enough = trio.Event()
         shard.control.wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
-        shard.allowance.bind()
 
     def _look_again(self) -> None:
         self._earlier.set()
@@ -397,6 +397,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
                 serving.cancel()
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
+            shard.allowance.bind(alone=start.shards == 1)
             peers = Peers(shard, start.index, others)
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
@@ -413,6 +414,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             shard.mover.recovered()
             nursery.start_soon(shard.mover.run, peers)
             await nursery.start(forward.run)
+            nursery.start_soon(RoomTasks(shard, peers, limits, copy.serving).run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
