@@ -7,6 +7,7 @@ A part gets what it calls when it is made. Callables that are bound later, by wh
     Reads.full                    the same: replies fill a window only where there are sockets
     Staging.check_bucket          `Shard.await_bucket`, called for a shard that is open
     Routing.changed               the router tasks (`shardd.process.router_tasks`), as the event loop
+    Allowance.treasurer           the room tasks (`shardd.process.room_tasks`), likewise
     Inventory.shipped             the copy in a bucket joins a shard that is open
     Directory.renamed             `NameReads`, one of the parts: a directory is filled before there are any
     Parts.met                     the quarantine, which has to load topics again through those parts
@@ -23,6 +24,7 @@ from proto.ipc.message import Reply, Request
 from proto.model.errors import topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
+from shardd.changes.holdings import Holdings
 from shardd.changes.transactions import Respond, Staging
 from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint_control import CheckpointControl
@@ -61,6 +63,7 @@ from shardd.storage.group_commit import Commits
 from shardd.storage.wal import Wal
 from shardd.subscribers import Subscribers
 from shardd.topic.directory import Directory
+from shardd.topic.promises import Promises
 
 Operations = dict[type, Callable[[Request, Respond], None]]
 WaitingOperations = dict[type, Callable[[Request, Hashable, Respond], None]]
@@ -92,7 +95,8 @@ class Assembly:
         self.scheduler = Scheduler(clock, self.pressure)
         self.unsynced = Unsynced()
         self.names = NameReads(clock, directory)
-        self.allowance = Allowance(limits)
+        promises = Promises()
+        self.allowance = Allowance(limits, Holdings(directory, promises))
         self.space = Space(of.disk, of.path, clock, limits, self._space_wanted)
         self.follower = LogFollower(self.space, self.unsynced, deliver)
         self.log = _opened(of, self.follower)
@@ -102,7 +106,15 @@ class Assembly:
         self.follower.begin(self.commits, self.reads, self.pulls)
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         self.staging = Staging(
-            directory, self.commits, subscribers, clock, limits, of.disk.boot_id(), self.space, self.allowance
+            directory,
+            self.commits,
+            subscribers,
+            clock,
+            limits,
+            of.disk.boot_id(),
+            self.space,
+            self.allowance,
+            promises,
         )
         self.copier = Copier(self.staging)
         self.routing = Routing(self.staging)
@@ -118,12 +130,14 @@ class Assembly:
         self.control = CheckpointControl(
             of.checkpoints, self.log, self.staging, self.routing, self.copier, self.restoring, self.follower, flush
         )
-        self.operations = {
+        self.operations: Operations = {
             **self._topic_operations(self.staging),
             **self._looking_operations(of),
             **self._router_operations(),
             **self._session_operations(),
             **self._queue_operations(self.staging),
+            operations.RoomOrder: self.allowance.order,
+            operations.RoomWant: self.allowance.wanted,
         }
         self.waiting_operations = {
             **self._reading_operations(),
@@ -222,8 +236,6 @@ class Assembly:
             operations.WorkOpen: self.job_streams.open,
             operations.WorkTake: self.job_streams.take,
             operations.WorkClose: self.job_streams.close,
-            operations.Allowance: self.allowance.lend,
-            operations.AllowanceReturn: self.allowance.give_back,
         }
 
     def _registrar_operations(self) -> WaitingOperations:

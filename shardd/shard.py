@@ -221,7 +221,6 @@ class Shard:
         self.names.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
-        self.allowance.cancel(caller, ident)
         self.registrar.cancel(caller, ident)
 
     def forget(self, caller: Hashable) -> None:
@@ -242,7 +241,7 @@ class Shard:
     def _refuse_damaged(self) -> None:
         """Refuse the parked requests of topics that have just been quarantined."""
         for topic in self.quarantine.fresh():
-            for waiting in (self.reads, self.pulls, self.claims):
+            for waiting in (self.reads, self.pulls, self.claims, self.allowance):
                 waiting.refuse(topic, refusal(topic))
 
     @property
@@ -262,15 +261,10 @@ class Shard:
         self.scheduler.deliver()
         self.reads.expire()
 
-    def counters(self) -> tuple[int, int, int]:
-        """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
-        topics, records, size = self.directory.counters()
-        return topics + self.allowance.pending_topics, records, size + self._staging.promises.apart
-
     def status(self) -> Status:
         """The status that every packet to an asker carries."""
         return Status(
-            *self.counters(),
+            *self.directory.counters(),
             len(self.quarantine),
             self.space.low,
             bucket_damaged=self.follower.damaged,
@@ -293,12 +287,11 @@ class Shard:
         self.registrar.expire()
 
     def maintain(self) -> None:
-        """Expire records, keys, parked requests, router holds, loans and watch sessions. Called now and then."""
+        """Expire records, keys, parked requests, router holds and watch sessions. Called now and then."""
         self.directory.expire(self._staging.clock.now_ms())
         self.names.expire()
         self.pulls.expire()
         self.routing.expire()
-        self.allowance.renew()
         self._sessions.collect()
         self.commits.flush()
         self.control.look()

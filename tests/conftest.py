@@ -17,6 +17,10 @@ from tests.support.programs import java_home, leave_out
 from tests.support.service import ALIVE, Service
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=0, help="schedules of a simulation; 0: as many as it runs by itself")
+
+
 def pytest_configure() -> None:
     """A run that is told to end (a cancelled CI job) ends as by Ctrl-C: fixtures are torn down, services with them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

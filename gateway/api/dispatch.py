@@ -42,7 +42,6 @@ from gateway.contract.origins import Origins
 from gateway.http.gzip_coding import SMALLEST_ANSWER
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
 from proto.model.errors import TopicsError
@@ -66,7 +65,6 @@ class Api:
     ) -> None:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
-        self.quota = Quota(shards, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
         self.outcomes = Outcomes()
@@ -79,11 +77,11 @@ class Api:
             **Lists(shards).handlers,
             **RouterRequests(shards).handlers,
             **StreamRequests(self.live, self.work, tickets).handlers,
-            **Sockets(self.live, shards, self.quota, keyring, limits, budget, outcomes, streams).handlers,
+            **Sockets(self.live, shards, keyring, limits, budget, outcomes, streams).handlers,
             **self.service.handlers,
         }
         assert handlers.keys() == {operation.name for operation in OPERATIONS if operation.shard_op is None}
-        self.forwarding = Forwarding(shards, self.quota, keyring, limits, handlers)
+        self.forwarding = Forwarding(shards, keyring, limits, handlers)
 
     async def handle(self, request: Request) -> Response:
         """Serve a request and return its response; errors become responses too. Raises `ClientGone` when the client

@@ -16,7 +16,6 @@ from gateway.api.plan import Handler, Plan
 from gateway.contract.auth import Keyring, key_is_gone, restrictions
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
 from proto.ipc.operations import Configure, Growing, LettersSent
 from proto.ipc.operations import Operation as ShardOperation
@@ -48,12 +47,9 @@ def answer_bytes(body: bytes) -> int:
 
 
 class Forwarding:
-    def __init__(
-        self, shards: Shards, quota: Quota, keyring: Keyring, limits: Limits, handlers: dict[str, Handler]
-    ) -> None:
+    def __init__(self, shards: Shards, keyring: Keyring, limits: Limits, handlers: dict[str, Handler]) -> None:
         self.handlers = handlers
         self._shards = shards
-        self._quota = quota
         self._keyring = keyring
         self._most_cursors = limits.max_cursors_per_topic
 
@@ -71,7 +67,7 @@ class Forwarding:
             asked = plan.asked = self._asked(plan, request)
             self._remember(plan, request)
         if isinstance(asked, Growing):
-            return await self._quota.call(asked, plan.topic, body)
+            return await self._shards.call(asked, plan.topic, body)
         if not operation.records:
             return await self._shards.call(asked, plan.topic, body, request.disconnected)
         reply = await self._read(plan, asked, body, request)
@@ -131,7 +127,7 @@ class Forwarding:
         with trio.move_on_after(MAKING_S):
             for topic in topics:
                 with contextlib.suppress(TopicsError):
-                    await self._quota.call(Configure(if_absent=True), topic, b"")
+                    await self._shards.call(Configure(if_absent=True), topic, b"")
 
 
 def _text(value: bytes, what: str) -> str:

@@ -6,15 +6,12 @@ knows the names that a change concerns. Lists of routers do not need it (`gatewa
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from gateway.api.plan import Handler, Plan
 from gateway.http.messages import Request
 from gateway.shards.client import Shards
 from proto.ipc.message import Reply
 from proto.ipc.operations import (
     REGISTRAR,
-    Ping,
     RegistrarDelete,
     RegistrarDeleteTopic,
     RegistrarGet,
@@ -45,15 +42,7 @@ class RouterRequests:
 
     async def _delete_topic(self, plan: Plan, body: bytes, request: Request) -> Reply:
         if_empty = bool(plan.options["if_empty"])
-        reply = await self._ask(RegistrarDeleteTopic(plan.key.id, plan.key.prefixes, if_empty), plan.topic)
-        if reply.error is None:
-            await self._count(plan.topic)
-        return reply
-
-    async def _count(self, topic: str) -> None:
-        """Have the ledger count the topics of the topic's shard, which has told only the registrar that one is gone."""
-        with suppress(TopicsError):
-            await self._shards.call(Ping(), topic)
+        return await self._ask(RegistrarDeleteTopic(plan.key.id, plan.key.prefixes, if_empty), plan.topic)
 
     async def _ask(self, operation: RegistrarRequest, topic: str = "", body: bytes = b"") -> Reply:
         """Ask the registrar, if need be after a restart of its shard. Raises `503`."""

@@ -17,7 +17,6 @@ from gateway.contract.operations import OPERATIONS
 from gateway.http import upgrade
 from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from gateway.streams.hub import Live
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
@@ -35,7 +34,6 @@ class Sockets:
         self,
         live: Live,
         shards: Shards,
-        quota: Quota,
         keyring: Keyring,
         limits: Limits,
         budget: Budget,
@@ -44,7 +42,6 @@ class Sockets:
     ) -> None:
         self._live = live
         self._shards = shards
-        self._quota = quota
         self._keyring = keyring
         self._limits = limits
         self._budget = budget
@@ -70,7 +67,7 @@ class Sockets:
             socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
             if key is UNPROVEN and not await self._prove(socket, request):
                 return
-            await Conversation(self._live, self._shards, self._quota, socket, audited).run()
+            await Conversation(self._live, self._shards, socket, audited).run()
 
         return Response(101, answer, upgraded=converse)
 

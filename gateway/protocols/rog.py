@@ -20,7 +20,6 @@ import trio
 
 from gateway.errors import GatewayError
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Configure, LogCreate, LogFind, Peek, Step
 from proto.model.errors import ErrorCode, TopicsError
@@ -60,11 +59,10 @@ def largest_message(max_record_bytes: int) -> int:
 class Rog:
     """The part that all Rog connections share. `commands` counts by (command, result)."""
 
-    def __init__(self, shards: Shards, quota: Quota, limits: Limits) -> None:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
         self.max_message_bytes = largest_message(limits.max_record_bytes)
         self._shards = shards
-        self._quota = quota
         self._config = _to_json({"durability": limits.rog_durability})
         self._partitions: dict[str, int] = {}
         """A cache of the number of partitions by log; it never changes for a log."""
@@ -91,7 +89,7 @@ class Rog:
 
     async def _make(self, topic: str, errors: list[TopicsError]) -> None:
         try:
-            _check(await self._quota.call(Configure(if_absent=True), topic, self._config))
+            _check(await self._shards.call(Configure(if_absent=True), topic, self._config))
         except TopicsError as error:
             errors.append(error)
 
@@ -102,7 +100,7 @@ class Rog:
             b64encode(data),
             META,
         )
-        _check(await self._quota.call(Append(return_seqs=False), topic, body))
+        _check(await self._shards.call(Append(return_seqs=False), topic, body))
 
     async def fetch(self, log: str, partition: int, group: str) -> tuple[str, int, bytes]:
         """Return topic, seq and message. Raises `RogError` when no message is left."""

@@ -13,7 +13,6 @@ from collections import Counter
 import msgspec
 
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from proto.ipc import operations
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Configure, Stats, Take
@@ -38,10 +37,9 @@ _text = msgspec.json.Decoder(str).decode
 class Walrus:
     """The part that all Walrus connections share. `commands` counts by (command, result)."""
 
-    def __init__(self, shards: Shards, quota: Quota, limits: Limits, nodes: int) -> None:
+    def __init__(self, shards: Shards, limits: Limits, nodes: int) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
         self._shards = shards
-        self._quota = quota
         self._nodes = nodes
         self._segment = limits.walrus_segment_entries
         self._config = _to_json({"durability": limits.walrus_durability})
@@ -50,12 +48,12 @@ class Walrus:
         return WalrusSession(self, node)
 
     async def register(self, topic: str) -> bytes:
-        _check(await self._quota.call(Configure(if_absent=True), topic, self._config))
+        _check(await self._shards.call(Configure(if_absent=True), topic, self._config))
         return OK
 
     async def put(self, topic: str, payload: str) -> bytes:
         body = b'{"create":false,"records":[{"data":%b}]}' % _to_json(payload)
-        _check(await self._quota.call(Append(return_seqs=False), topic, body))
+        _check(await self._shards.call(Append(return_seqs=False), topic, body))
         return OK
 
     async def get(self, topic: str) -> bytes:

@@ -10,7 +10,6 @@ from typing import TypeVar
 import trio
 
 from gateway.http.messages import ClientGone
-from gateway.shards.ledger import Growth, Ledger
 from proto.ipc.control import ShardState
 from proto.ipc.link import ANSWERS_S, Link, Links, Pending, Read
 from proto.ipc.message import Reply, Status
@@ -58,20 +57,16 @@ class Shards:
         """For each shard, whether its latest packet said that it may not answer."""
         self.bucket_damaged = [0] * shards
         """Objects of each shard's bucket that are known to be damaged or missing."""
-        self.ledger = Ledger(shards)
         self.links = Links(
             shards,
             request_timeout_ms / 1000,
             opened=_greet,
             heard=self._heard_from,
             probing=True,
-            withdrawn=lambda link, ident: self.ledger.withdraw(link.state.index, ident),
             read=read,
             name=name,
         )
         self._heard: list[Link | None] = [None] * shards
-        self._updated = trio.Event()
-        """Set, and replaced, at every report of the supervisor."""
         self._updated = trio.Event()
         """Set, and replaced, at every report of the supervisor."""
         self.complete = trio.Event()
@@ -82,9 +77,6 @@ class Shards:
     def update(self, states: list[ShardState]) -> None:
         """Take over the states that the supervisor sent."""
         self.links.update(states)
-        for state in states:
-            if state.phase == "failed":
-                self.ledger.absent.add(state.index)
         self._look_whether_complete()
         self._updated.set()
         self._updated = trio.Event()
@@ -111,10 +103,8 @@ class Shards:
         self.silent[index] = status.silent
         self.bucket_damaged[index] = status.bucket_damaged
         if link is not self._heard[index]:
-            self.ledger.on_restart(index, link.first_id)
             self._heard[index] = link
             self._look_whether_complete()
-        self.ledger.heard(index, [reply.id for reply in replies], status.topics, status.bytes)
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
@@ -201,21 +191,18 @@ class Shards:
         topic: str,
         body: bytes = b"",
         gone: Callable[[], Awaitable[None]] | None = None,
-        growth: Growth | None = None,
         parked: Callable[[], None] | None = None,
     ) -> Reply[A]:
         """Ask the topic's shard and return its reply, which may hold an error.
 
         `gone` returns when the client leaves. It runs only while the shard has the request parked; `parked` is called
-        before that. Waits for a shard that returns, unless `growth` is given, which is booked in the ledger. Raises
-        `503` when the shard does not serve, vanishes or stays silent, and `ClientGone`.
+        before that. Waits for a shard that returns. Raises `503` when the shard does not serve, vanishes or stays
+        silent, and `ClientGone`.
         """
         index = self.index_of(topic)
-        if growth is None and self.returns(index):
+        if self.returns(index):
             await self.returned(index)
         pending = self.links.to(index).ask(operation, topic, body)
-        if growth is not None:
-            self.ledger.book(index, pending.id, growth)
         try:
             outcome = await pending.wait()
             if isinstance(outcome, Reply):

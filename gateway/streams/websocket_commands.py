@@ -29,7 +29,6 @@ from gateway.contract.auth import Keyring, check_scope, restrictions, unauthoriz
 from gateway.http.chunked_body import too_large
 from gateway.http.messages import ClientGone
 from gateway.shards.client import Shards
-from gateway.shards.quota import Quota
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
@@ -183,14 +182,11 @@ def _form(item: Item) -> bytes:
 class Conversation:
     """The conversation over one socket: carries out its commands and streams its topics."""
 
-    def __init__(
-        self, live: Shown, shards: Shards, quota: Quota, socket: Socket, audited: Audited = lambda *_: None
-    ) -> None:
+    def __init__(self, live: Shown, shards: Shards, socket: Socket, audited: Audited = lambda *_: None) -> None:
         self.stream = SocketStream(live, socket)
         self._limits = live.limits
         self._keyring = live.keyring
         self._shards = shards
-        self._quota = quota
         self._socket = socket
         self._audited = audited
         self._named: list[str] = []
@@ -308,7 +304,7 @@ class Conversation:
         fields = ((name, getattr(asked, name)) for name in _PASSED_ON)
         write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
         write_it = Append(*restrictions(key), return_seqs=asked.return_seqs is not False)
-        reply = await self._quota.call(write_it, asked.topic, b"{%b}" % write)
+        reply = await self._shards.call(write_it, asked.topic, b"{%b}" % write)
         if reply.error is not None and reply.error.code in _REFUSALS:
             raise reply.error
         status = reply.error.status if reply.error is not None else 201 if reply.created else 200

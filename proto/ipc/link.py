@@ -145,8 +145,6 @@ class Link:
         self.state = state
         self.waiting: dict[int, Pending] = {}
         self.scope = trio.CancelScope()
-        self.first_id = 0
-        """Id of the link's first request; requests to an earlier incarnation of the shard have smaller ids."""
         self._owner = owner
         self._socket = MessageSocket.dealer(state.endpoint, owner.name)
         self._closed = False
@@ -165,7 +163,6 @@ class Link:
         if self._owner.suspects:
             self._owner.suspects.check(self.state.index, operation, topic, body)
         ident = next(self._owner.ids)
-        self.first_id = self.first_id or ident
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
         own_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
@@ -218,7 +215,6 @@ class Link:
 
     def cancel(self, ident: int) -> None:
         if self._queue.pop(ident, None) is not None:
-            self._owner.withdrawn(self, ident)
             self._hand_over_more()
         elif not self._closed:
             self._window.given_up(ident)
@@ -327,9 +323,8 @@ class Links:
     """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
     `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
-    incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
-    with the id of a request that was abandoned before it was sent. `read` reads the sockets. `name` is the asker's
-    (`proto.ipc.askers`).
+    incarnation of a shard, with the shard's status and the replies, before they are delivered. `read` reads the
+    sockets. `name` is the asker's (`proto.ipc.askers`).
     """
 
     def __init__(
@@ -341,13 +336,11 @@ class Links:
         heard: Callable[[Link, Status, list[Reply]], object] = lambda link, status, replies: None,
         *,
         probing: bool = False,
-        withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
         read: Read = MessageSocket.read,
         name: str = "",
     ) -> None:
         self.read = read
         self.name = name
-        self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]
         self.timeout_s = timeout_s
         self.ids: Iterator[int] = count(1)
@@ -355,6 +348,8 @@ class Links:
         self.closing = False
         """True once `end_parked` was called: no request may stay parked."""
         self.opened = opened
+        self.on_update: Callable[[], object] = lambda: None
+        """Called after each `update`."""
         self._heard = heard
         self._probing = probing
         self._phases = frozenset(phases)
@@ -398,6 +393,7 @@ class Links:
                 self._nursery.start_soon(fresh.run)
         self.updated.set()
         self.updated = trio.Event()
+        self.on_update()
 
     def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:

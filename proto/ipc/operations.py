@@ -10,7 +10,7 @@ The client's JSON is the body of a request, unchanged, and the JSON answer is th
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
 from msgspec import Struct
 
@@ -38,17 +38,13 @@ class Answer(Struct, array_like=True, frozen=True):
 
 
 class Growing(Operation[A], frozen=True):
-    """Operation that may create a topic or add bytes. The shard gets the key's restrictions and the room, because only
-    the shard knows which topics exist and reads the body."""
+    """Operation that may create a topic or add bytes. The shard gets the key's restrictions, because only
+    it knows which topics exist and reads the body."""
 
     may_configure: bool = True
     """False: the write must not create a topic with a configuration of its own."""
     prefixes: Names = ()
     """Names in the body must begin with one of these; empty: any name is allowed."""
-    most_topics: int | None = None
-    """The most topics that this shard may hold, so that all shards together stay under the cap; None: no cap."""
-    most_bytes: int | None = None
-    """The same for retained bytes."""
 
 
 class Arrived(Answer, tag="arrived", frozen=True):
@@ -78,8 +74,6 @@ class StateGet(Operation[None], tag="state", frozen=True):
 class Configure(Growing[None], tag="configure", frozen=True):
     if_absent: bool = False
     """The config applies only to a topic that this request creates."""
-    lent: bool = False
-    """A new topic comes out of the shard's allowance: a shard asks, and no gateway has booked it."""
 
 
 # Deleting, cursors, lists
@@ -528,20 +522,43 @@ class Sample(Operation[Sampled], tag="sample", frozen=True):
     """Asks for the counters that the gateway keeps a history of: few numbers, whatever is stored."""
 
 
-class Want(Answer, tag="want", frozen=True):
-    bytes: int
+# The caps over all shards: `shardd.changes.treasurer`
+
+
+class Room(NamedTuple):
     topics: int
-
-
-class Allowance(Operation[Want], tag="allowance", frozen=True):
     bytes: int
-    topics: int
-    asked: tuple[int, int]
-    """The bytes and topics wanted that this responds to."""
 
 
-class AllowanceReturn(Operation[None], tag="allowance_return", frozen=True):
-    pass
+Mark = tuple[int, int, int, int]
+"""The treasurer's epoch, three numbers, and the number of an order. The later of two orders has the larger mark."""
+
+
+class RoomWant(Operation[None], tag="room_want", frozen=True):
+    """A shard needs more room. To the treasurer."""
+
+    shard: int
+    at: Mark
+    """The last order that the shard has obeyed."""
+    limit: Room
+    want: Room
+    """What the limit lacks."""
+
+
+class RoomReport(Answer, tag="room_report", frozen=True):
+    at: Mark
+    """The last order that the shard has obeyed."""
+    limit: Room
+
+
+class RoomOrder(Operation[RoomReport], tag="room_order", frozen=True):
+    at: Mark
+    limit: Room | None = None
+    """What the shard may hold from now on. None: as before."""
+    give_back: bool = False
+    """The limit is what the shard holds, from now on."""
+    full: tuple[bool, bool] = (False, False)
+    """Whether no more topics, and no more bytes, are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,8 +629,8 @@ TABLE = (
     Row(Ping, records=False),
     Row(Stats, Figures, records=False),
     Row(Sample, Sampled, records=False),
-    Row(Allowance, Want, records=False, waits=True),
-    Row(AllowanceReturn, records=False, waits=True),
+    Row(RoomWant, records=False),
+    Row(RoomOrder, RoomReport, records=False),
 )
 BY_NAME = {row.op: row for row in TABLE}
 NAMES: dict[type, str] = {row.request: row.op for row in TABLE}

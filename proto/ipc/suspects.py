@@ -2,7 +2,7 @@
 
 A client that gets no answer sends its request again. If the request ends the process, by a defect that is not known
 yet, the client would keep the shard down, and with it the topics of all others. So requests are known by what they say:
-operation, options, topic and body. Fields that the gateway adds (the room under the caps) do not count.
+operation, options, topic and body. Fields that the gateway adds (what the key may do) do not count.
 
 A suspect is forgotten `FORGOTTEN_S` after its last death. Which requests were in hand is known for a death by any
 signal too (`proto.ipc.in_hand`).
@@ -29,7 +29,7 @@ DEATHS = 2
 MOST = 1000
 """Suspects that are remembered."""
 FORGOTTEN_S = 3600.0
-_ROOM: dict[str, Any] = dict.fromkeys(Growing.__struct_fields__)
+_ADDED: dict[str, Any] = dict.fromkeys(Growing.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
 _log: FilteringBoundLogger = structlog.get_logger()
 
@@ -81,5 +81,5 @@ class Suspects:
 def print_of(operation: Operation[Any], topic: str, body: bytes) -> str:
     """The part that is the same whenever a client sends a request again."""
     if isinstance(operation, Growing):
-        operation = msgspec.structs.replace(operation, **_ROOM)
+        operation = msgspec.structs.replace(operation, **_ADDED)
     return xxhash.xxh3_128_hexdigest(_encode((NAMES[type(operation)], operation, topic)) + body)

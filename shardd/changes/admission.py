@@ -1,9 +1,8 @@
-"""Admission: checks of a request against the service-wide caps on topics and bytes, and the name prefixes of its key.
+"""Admission: what a request comes to under the caps over all topics, and the name prefixes of its key.
 
-The gateway does not know which topics exist or what a body says. It passes these options, and the shard checks them:
+`shardd.changes.allowance` says whether the shard has room for it. The gateway does not know which topics exist or what
+a body says. It passes these options, and the shard checks them:
 
-    most_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
-    most_bytes      the most retained bytes this shard may hold, likewise
     may_configure   False: the write must not create a topic with a configuration of its own
     prefixes        names in the body must begin with one of these; absent: any name
 
@@ -25,11 +24,15 @@ from shardd.topic.topic import Topic
 RETRY_AFTER_MS = 1000
 
 
-def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
-    """Raises `429 throttled` if there is no room for one topic more than `held`, which includes lent ones."""
-    cap = options.most_topics
-    if cap is not None and held + 1 > cap:
-        raise too_many_topics(limits)
+class Growth(NamedTuple):
+    """The most bytes that a write adds to what its topic was promised, and the least: 0 if that is not known while
+    other changes of the topic are staged."""
+
+    most: int
+    least: int
+
+
+NO_BYTES = Growth(0, 0)
 
 
 def too_many_topics(limits: Limits) -> TopicsError:
@@ -41,25 +44,20 @@ def too_many_topics(limits: Limits) -> TopicsError:
     )
 
 
-def check_bytes(held: int, needed: Growth, options: Growing[Any], limits: Limits) -> None:
-    """Raises `429 throttled` if there is no room for `needed` bytes more than `held`."""
-    cap = options.most_bytes
-    if cap is not None and needed.most and held + needed.most > cap:
-        raise TopicsError(
-            ErrorCode.THROTTLED,
-            f"this write needs {needed.most} bytes more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has "
-            "left for all topics; delete records or topics first",
-            {"limit": "max_total_bytes", "max": limits.max_total_bytes, "bytes": needed.least},
-            retry_after_ms=RETRY_AFTER_MS,
-        )
-
-
-class Growth(NamedTuple):
-    """The most bytes that a write adds to what its topic was promised, and the least: 0 if that is not known while
-    other changes of the topic are staged."""
-
-    most: int
-    least: int
+def too_many_bytes(needed: Growth, limits: Limits, *, letters: bool) -> TopicsError:
+    """The refusal of a client's write, or of `letters` from an outbox."""
+    too_many = f"{needed.most} bytes are more than" if letters else f"this write needs {needed.most} bytes more than"
+    return TopicsError(
+        ErrorCode.THROTTLED,
+        f"{too_many} TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for all topics; delete records or "
+        "topics first",
+        {
+            "limit": "max_total_bytes",
+            "max": limits.max_total_bytes,
+            "bytes": needed.most if letters else needed.least,
+        },
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def growth(topic: Topic | None, config: TopicConfig, size: int, count: int, columns: Columns | None = None) -> Growth:

@@ -1,159 +1,314 @@
-"""The allowance: bytes and topics that the shard may add without a client's request.
+"""The allowance: the topics and bytes that this shard may hold under the caps over all shards.
 
-Router copies and letters from other shards' outboxes use it. The caps cover all shards, and only the gateway knows
-what all of them hold. The gateway therefore lends: a request `allowance` says how many bytes and topics the shard may
-add. The shard answers the request when the loan ends. Until then the gateway's ledger counts the whole loan as added
-(`gateway.shards.ledger`). The answer carries the shard's counters, so the unused rest becomes free.
+The shard has a *limit*, and everything that grows is compared with it: writes of clients, new topics, copies of
+routers, dead letters. The comparison is with numbers of the shard alone. The treasurer, in another shard, sets the
+limit by orders (`shardd.changes.treasurer` has the messages and the rules).
 
-    state     event → next
-    NONE      `allowance` request → LENT, possibly 0 bytes and 0 topics · a want → remembered until the next loan
-    LENT      taken from → LENT · a want exceeds the rest, `give_back`, or `renew` → NONE, the request is answered
-              the gateway disconnects → NONE, and the rest is void
+    state     the limit is                            what does not fit
+    FREE      none: a tool, or a test                 fits
+    ALONE     the caps: the service has one shard     is refused
+    DIVIDED   what the treasurer says. Before its     waits: the shard asks the treasurer, and the next orders decide
+              first order the shard may not grow
 
-Taken bytes and topics count as held at once. The counters of every answer include taken amounts that are not visible
-yet. A client's write leaves room for the loan (`lent_bytes`, `lent_topics`). So the proof of `gateway.shards.ledger`
-covers loans: a loan is one more request that may add something.
+A request that does not fit waits here as a `Waiter`. Nothing of it is staged, and its asker gets no `Parked`, so its
+bytes stay in the asker's window. It ends in one of three ways:
 
-Work without allowance waits, and nothing is lost: copies stay in their source, letters in their queue. If the process
-dies, its loan ends. The gateway counts the loan as added until the next process has sent its counters.
+    it fits              the limit was raised, or the shard holds less: it is carried out, from its beginning
+    it is refused        an order says that nothing more is free (`429`)
+    it waits too long    `PATIENCE_S`, or until its deadline: it is not known what is free (`503`)
 
-Caps apply from `bind` on. A shard without a gateway (in a tool or a test) is never bound and has no caps.
+A refusal has to be certain. While changes are staged, a topic may come to hold less than was promised for it
+(`shardd.topic.promises`). So a request that would fit beside what readers see already waits for the staged changes, and
+is looked at again every `LOOK_S`. It is refused when its time is over.
+
+Copies of routers do not wait here, but in their source: their lanes say what they want (`want`), and `changed` wakes
+them when there is more room.
+
+If the process dies, requests that wait are not carried out, and the limit is forgotten. The next process may hold what
+its files have, and no more until the treasurer's first order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import Protocol
 
 import trio
 
-from proto.ipc import operations
-from proto.ipc.message import Parked, Reply, Request
-from proto.model.errors import ErrorCode, TopicsError
+from proto.ipc.message import Reply, Request
+from proto.ipc.operations import Mark, Room, RoomOrder, RoomReport, RoomWant
+from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
-from shardd.changes.admission import RETRY_AFTER_MS, too_many_topics
+from shardd.changes.admission import too_many_topics
 from shardd.changes.containment import Respond
+from shardd.changes.treasurer import NO_CAP
+from shardd.topic.topic import Topic
+
+PATIENCE_S = 2.0
+"""How long a request waits for room at most."""
+WANTED_S = 6.0
+"""How long a lane's want lasts. Lanes that wait look again sooner, and want again."""
+LOOK_S = 0.01
+NEVER: Mark = (0, 0, 0, 0)
 
 
-@dataclass(slots=True)
+class Held(Protocol):
+    """What a shard holds."""
+
+    @property
+    def staged(self) -> Room:
+        """Topics, and bytes at most, when everything staged has committed."""
+
+    @property
+    def visible(self) -> Room:
+        """What readers see."""
+
+    @property
+    def lasting(self) -> Room:
+        """The most that a process could find that begins now: a staged deletion may not be in the log."""
+
+
+class AllowanceState(Enum):
+    FREE = "free"
+    ALONE = "alone"
+    DIVIDED = "divided"
+
+
+@dataclass(slots=True, eq=False)
 class Waiter:
-    bytes: int
+    """A request that waits for room."""
+
+    topic: str
     topics: int
+    bytes: int
+    """The most that it adds."""
+    sure_bytes: int
+    """The least that it adds."""
+    until_s: float
     go: Callable[[], None]
+    """Carries the request out. It may wait again, as another waiter."""
     refuse: Callable[[TopicsError], None]
+    too_many_bytes: TopicsError
+    full: bool = False
+    """An order, or the cap itself, says that nothing is free; but staged changes may make room."""
 
 
 class Allowance:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, held: Held) -> None:
         self._limits = limits
-        self._bound = False
-        self.lent_bytes = 0
-        """Bytes lent and not taken."""
-        self.lent_topics = 0
-        """Topics lent and not taken."""
-        self._loan: tuple[Hashable, int, Respond] | None = None
-        self._wanted = (0, 0)
-        self._waiting: list[Waiter] = []
-        self.pending_topics = 0
-        """Topics taken and not visible yet. Bytes taken are the topics' promises (`shardd.topic.promises`)."""
+        self._held = held
+        self._caps = Room(limits.max_topics or NO_CAP, limits.max_total_bytes or NO_CAP)
+        self.state = AllowanceState.FREE
+        self.treasurer: Callable[[RoomWant], None] = _no_treasurer
+        """Takes the wants of all shards. The room tasks set it where the treasurer is."""
+        self.report = RoomReport(NEVER, Room(NO_CAP, NO_CAP))
+        """The last order that was obeyed, and the limit."""
+        self._waiting: dict[Waiter, None] = {}
+        """In the order in which they came."""
+        self._again_until_s: float | None = None
+        """While a request is carried out again: until when it may wait."""
+        self._full = (False, False)
+        """While an order is obeyed: whether no more topics, and no more bytes, are free."""
+        self._wanted = 0
+        """Bytes that a lane wants."""
+        self._wanted_until_s = 0.0
+        self._left = 0
+        """Bytes that were left when the lane wanted them."""
         self.changed = trio.Event()
-        """Set and replaced by a new event at every new loan."""
+        """Set and replaced when there is more room than before."""
+        self.news = trio.Event()
+        """Set when there is something new to ask for. The task that waits for it replaces it."""
 
-    def bind(self) -> None:
-        """Applies the caps: from now on the shard adds only what it was lent."""
-        self._bound = True
+    def bind(self, *, alone: bool) -> None:
+        """Applies the caps from now on. `alone`: there is no other shard."""
+        self.state = AllowanceState.ALONE if alone else AllowanceState.DIVIDED
+        divided = Room(0 if self._limits.max_topics else NO_CAP, 0 if self._limits.max_total_bytes else NO_CAP)
+        self.report = RoomReport(NEVER, self._caps if alone else divided)
 
-    # The gateway's side
+    # What grows
 
-    def lend(self, request: Request[operations.Allowance], caller: Hashable, respond: Respond) -> None:
-        """Starts a loan, which replaces the present one, and serves the waiters it covers.
+    def fits(self, topics: int, size: int) -> bool:
+        """Whether the shard may hold so many topics and bytes more."""
+        if self.state is AllowanceState.FREE:
+            return True
+        limit, held = self.limit, self._held.staged
+        return (not topics or held.topics + topics <= limit.topics) and (not size or held.bytes + size <= limit.bytes)
 
-        Options: `bytes` and `topics` of the loan; `asked`, the (bytes, topics) wanted that it responds to. A waiter
-        that wanted no more than `asked` and is not covered is refused: the gateway has no room for it."""
-        options = request.options
-        self._end()
-        self._loan = caller, request.id, respond
-        self.lent_bytes, self.lent_topics = options.bytes, options.topics
-        respond(Parked(request.id))
-        asked = options.asked
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if self.covers(each.bytes, each.topics):
-                each.go()
-            elif each.bytes <= asked[0] and each.topics <= asked[1]:
-                each.refuse(self._refusal(each.bytes, each.topics))
-            else:
-                self._waiting.append(each)
-        self.changed.set()
-        self.changed = trio.Event()
-        wanted, self._wanted = self._wanted, (0, 0)
-        unheard = [wanted, *((each.bytes, each.topics) for each in self._waiting)]
-        more = max(size for size, _ in unheard), max(topics for _, topics in unheard)
-        if more[0] > max(asked[0], self.lent_bytes) or more[1] > max(asked[1], self.lent_topics):
-            self.want(*more)
+    def wait(self, waiter: Waiter) -> None:
+        """Keeps a request that does not fit, or refuses it."""
+        if self._again_until_s is not None:
+            waiter.until_s = self._again_until_s
+        if self._sure(waiter, (True, True) if self.state is AllowanceState.ALONE else self._full):
+            waiter.refuse(self._refusal(waiter))
+            return
+        self.news.set()
+        self._waiting[waiter] = None
 
-    def give_back(self, request: Request[operations.AllowanceReturn], caller: Hashable, respond: Respond) -> None:
-        """Ends the loan, because the gateway needs its rest for another request."""
-        self._end()
+    @property
+    def limit(self) -> Room:
+        return self.report.limit
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Refuses the requests of a topic that wait."""
+        for each in [each for each in self._waiting if each.topic == topic.name]:
+            del self._waiting[each]
+            each.refuse(error)
+
+    def want(self, size: int, now: float) -> None:
+        """Asks for room for `size` bytes. `changed` says when to look again."""
+        self._wanted, self._wanted_until_s = max(self._wanted, size), now + WANTED_S
+        self._left = self._bytes_left
+        self.news.set()
+
+    @property
+    def _bytes_left(self) -> int:
+        return self.limit.bytes - self._held.staged.bytes
+
+    # The treasurer's side
+
+    def wish(self) -> Room | None:
+        """What the limit lacks; None if nothing."""
+        if self.state is not AllowanceState.DIVIDED or not self.unsettled:
+            return None
+        held, limit = self._held.staged, self.limit
+        topics = held.topics + sum(each.topics for each in self._waiting) - limit.topics
+        size = held.bytes + sum(each.bytes for each in self._waiting) + self._wanted - limit.bytes
+        wish = Room(min(max(topics, 0), self._caps.topics), min(max(size, 0), self._caps.bytes))
+        return wish if wish != (0, 0) else None
+
+    def wanted(self, request: Request[RoomWant], respond: Respond) -> None:
+        """Passes a shard's want to the treasurer. Raises `503` if it is not here."""
+        self.treasurer(request.options)
         respond(Reply(request.id))
 
-    def cancel(self, caller: Hashable, ident: int) -> None:
-        """Voids the loan if it is this request: the gateway no longer waits for its answer."""
-        if self._loan is not None and self._loan[:2] == (caller, ident):
-            self._loan = None
-            self.lent_bytes = self.lent_topics = 0
+    def order(self, request: Request[RoomOrder], respond: Respond) -> None:
+        """Answers an order of the treasurer."""
+        respond(Reply(request.id, extra=self.obey(request.options)))
 
-    def renew(self) -> None:
-        """Ends the loan. Called periodically: the rest becomes free, and the gateway gets the shard's counters."""
-        self._end()
+    def obey(self, order: RoomOrder) -> RoomReport:
+        """Takes the limit that an order sets, and carries out or refuses what waits. Returns the report."""
+        if self.newer(order.at):
+            before, limit = self.limit, self._limit_by(order)
+            self.report = RoomReport(order.at, limit)
+            if limit.topics > before.topics or limit.bytes > before.bytes:
+                self._wanted = 0  # lanes look again, and want what they lack then
+                self._wake()
+            self._serve(order.full)
+            if any(not each.full for each in self._waiting):
+                self.news.set()
+        return self.report
 
-    def _end(self) -> None:
-        """Ends the loan and answers its request. The answer's counters include everything that was taken."""
-        loan, self._loan = self._loan, None
-        self.lent_bytes = self.lent_topics = 0
-        if loan is not None:
-            wanted, self._wanted = self._wanted, (0, 0)
-            _, ident, respond = loan
-            respond(Reply(ident, extra=operations.Want(*wanted)))
+    def newer(self, at: Mark) -> bool:
+        """Whether an order is to be obeyed (rule 1)."""
+        return at > self.report.at
 
-    # Inside
-
-    def covers(self, size: int, topics: int = 0) -> bool:
-        """Whether the loan covers `size` bytes and `topics` topics now; True if the shard is not bound."""
-        enough = not size or not self._limits.max_total_bytes or size <= self.lent_bytes
-        return not self._bound or (enough and (not topics or not self._limits.max_topics or topics <= self.lent_topics))
-
-    def take(self, size: int, topics: int = 0) -> None:
-        """Takes from the loan, which must cover it. Bytes become the promise of a topic. For topics, the caller calls
-        `settled` once they are visible or were not added."""
-        if self._limits.max_total_bytes and self._bound:
-            self.lent_bytes -= size
-        if self._limits.max_topics and self._bound:
-            self.lent_topics -= topics
-        self.pending_topics += topics
-
-    def settled(self, topics: int) -> None:
-        """Topics that were taken are visible, or were not added after all."""
-        self.pending_topics -= topics
-
-    def want(self, size: int, topics: int = 0) -> None:
-        """Ends the loan and asks the gateway for one that covers this."""
-        self._wanted = max(self._wanted[0], size), max(self._wanted[1], topics)
-        self._end()
-
-    def wait(self, size: int, topics: int, go: Callable[[], None], refuse: Callable[[TopicsError], None]) -> None:
-        """Asks for a loan, and calls `go` when one covers this, or `refuse` when the gateway has no room for it."""
-        self._waiting.append(Waiter(size, topics, go, refuse))
-        self.want(size, topics)
-
-    def _refusal(self, size: int, topics: int) -> TopicsError:
-        limits = self._limits
-        if topics > self.lent_topics and limits.max_topics:
-            return too_many_topics(limits)
-        return TopicsError(
-            ErrorCode.THROTTLED,
-            f"{size} bytes are more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for all topics; "
-            "delete records or topics first",
-            {"limit": "max_total_bytes", "max": limits.max_total_bytes, "bytes": size},
-            retry_after_ms=RETRY_AFTER_MS,
+    def _limit_by(self, order: RoomOrder) -> Room:
+        if order.limit is not None:
+            return order.limit
+        if self.report.at == NEVER:
+            return self._at_most_caps(self._held.lasting)
+        if not order.give_back:
+            return self.limit
+        held, lasting = self._held.staged, self._held.lasting
+        # What is copied again after a start may be above the limit, and counts.
+        kept = Room(
+            max(min(self.limit.topics, lasting.topics), held.topics),
+            max(min(self.limit.bytes, lasting.bytes), held.bytes),
         )
+        return self._at_most_caps(kept)
+
+    def _at_most_caps(self, held: Room) -> Room:
+        """The limit where there is no cap is none."""
+        return Room(
+            held.topics if self._limits.max_topics else NO_CAP, held.bytes if self._limits.max_total_bytes else NO_CAP
+        )
+
+    # What waits
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything waits for room."""
+        return bool(self._waiting) or self._wanted > 0
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a request waits only because changes are staged."""
+        return any(each.full for each in self._waiting)
+
+    def pause_s(self, now: float) -> float:
+        """When to look again at what waits, in seconds."""
+        if self.unsure:
+            return LOOK_S
+        return max(min((each.until_s for each in self._waiting), default=inf) - now, 0)
+
+    def tick(self, now: float) -> None:
+        """Looks at what waits: it may fit by now, or its time may be over. Called now and then while `unsettled`. What
+        it stages has to be flushed."""
+        if self._wanted and self._bytes_left > self._left:
+            self._left = self._bytes_left
+            self._wake()
+        if self._wanted and (now >= self._wanted_until_s or self.fits(0, self._wanted)):
+            self._wanted = 0
+        for each in list(self._waiting):
+            if now >= each.until_s:
+                del self._waiting[each]
+                each.refuse(self._refusal(each) if each.full else _unknown())
+            elif each.full or self.fits(each.topics, each.bytes):
+                self._go(each)
+
+    def _serve(self, full: tuple[bool, bool]) -> None:
+        """Begins again with what fits after an order, and with what lacks more of what is used up: it may need less by
+        now, and is refused otherwise."""
+        self._full = full
+        try:
+            for each in list(self._waiting):
+                if self.fits(each.topics, each.bytes) or any(self._lacks(each, full)):
+                    self._go(each)
+        finally:
+            self._full = (False, False)
+
+    def _go(self, waiter: Waiter) -> None:
+        del self._waiting[waiter]
+        self._again_until_s = waiter.until_s
+        try:
+            waiter.go()
+        finally:
+            self._again_until_s = None
+
+    def _lacks(self, waiter: Waiter, full: tuple[bool, bool]) -> tuple[bool, bool]:
+        """Whether a request lacks topics, and bytes, that are used up."""
+        limit, held = self.limit, self._held.staged
+        return (
+            full[0] and waiter.topics > 0 and held.topics + waiter.topics > limit.topics,
+            full[1] and waiter.bytes > 0 and held.bytes + waiter.bytes > limit.bytes,
+        )
+
+    def _sure(self, waiter: Waiter, full: tuple[bool, bool]) -> bool:
+        """Whether to refuse a request for which there is no room: it lacks what is used up, and no staged change makes
+        room for it."""
+        topics, size = self._lacks(waiter, full)
+        limit, visible = self.limit, self._held.visible
+        waiter.full = topics or size
+        return (topics and visible.topics + waiter.topics > limit.topics) or (
+            size and visible.bytes + waiter.sure_bytes > limit.bytes
+        )
+
+    def _refusal(self, waiter: Waiter) -> TopicsError:
+        if waiter.topics and self._held.staged.topics + waiter.topics > self.limit.topics:
+            return too_many_topics(self._limits)
+        return waiter.too_many_bytes
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+def _unknown() -> TopicsError:
+    return not_ready("it is not known yet what all shards hold together; retry shortly", outcome="not_done")
+
+
+def _no_treasurer(want: RoomWant) -> None:
+    raise not_ready("this shard does not divide the caps", outcome="not_done")

@@ -6,13 +6,15 @@ See `shardd.storage.group_commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
-from shardd.changes.allowance import Allowance
+from shardd.changes.admission import Growth, too_many_bytes
+from shardd.changes.allowance import PATIENCE_S, Allowance, Waiter
 from shardd.changes.containment import Containment
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
@@ -60,10 +62,11 @@ class Staging:
         boot_id: str,
         space: Space,
         allowance: Allowance,
+        promises: Promises,
     ) -> None:
         self.allowance = allowance
         self.containment = Containment(commits)
-        self.promises = Promises()
+        self.promises = promises
         self.space = space
         self.boot_id = boot_id
         self.directory = directory
@@ -74,15 +77,40 @@ class Staging:
         self.check_bucket: Callable[[], None] = lambda: None
         """Raises `503` while changes wait too long for the bucket. Call it before staging one that requires a sync."""
 
-    @property
-    def topics_held(self) -> int:
-        """Number of topics that exist, are staged, or are lent to this shard and not taken."""
-        return len(self.directory.assigned) + self.allowance.lent_topics
+    def has_room(
+        self,
+        topics: int,
+        grows: Growth,
+        request: Request,
+        respond: Respond,
+        again: Callable[[], None],
+        *,
+        letters: bool = False,
+    ) -> bool:
+        """Whether the shard may hold what a request adds. If not, the request waits, or is refused: when there is room
+        `again` carries it out, from its beginning. Call it before anything of the request is staged."""
+        if self.allowance.fits(topics, grows.most):
+            return True
 
-    @property
-    def bytes_held(self) -> int:
-        """Bytes that topics hold, are promised, or are lent to this shard and not taken."""
-        return self.directory.totals.bytes + self.promises.booked + self.allowance.lent_bytes
+        def work() -> None:
+            self.check_deadline(request)
+            again()
+
+        until_s = self.clock.monotonic() + PATIENCE_S
+        if request.deadline_ns:
+            until_s = min(until_s, request.deadline_ns / 1e9)
+        self.allowance.wait(
+            Waiter(
+                request.topic,
+                topics,
+                *grows,
+                until_s,
+                partial(self.containment.attempt, request, respond, work),
+                partial(refuse, request.id, respond),
+                too_many_bytes(grows, self.limits, letters=letters),
+            )
+        )
+        return False
 
     def stage(self, change: TopicChange) -> None:
         """Stages one change of a topic. `commit` or `undo` of the change is called once, later. Does not block.

@@ -2,6 +2,7 @@
 
     parse       body → one batch                                               `append_request`
     decide      a plan, an answer that is known already, or a refusal          `append_decision`
+    room        the caps over all topics have room, or it waits, then begins again at "parse" (`allowance`)
     reserve     the bucket, the queue of the log and the disk have room, or it is refused
     stage       the topic, if it is new; the batch gets its seqs and becomes a frame of the log
     commit      it is visible, and the write is answered                       `RecordsAdded.apply`
@@ -9,8 +10,7 @@
 `disk` and `memory` writes commit when the kernel has the frame, `fsync` writes when the device has it. `ephemeral`
 writes leave no frame.
 
-A batch of letters, from another topic's outbox, is an append too. It has no idempotency key of a client, and its bytes
-come out of the shard's allowance.
+A batch of letters, from another topic's outbox, is an append too. It has no idempotency key of a client.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived
 from proto.model.errors import TopicsError
 from shardd.changes import seq_reservation
+from shardd.changes.admission import NO_BYTES
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
@@ -56,14 +57,24 @@ class Writes:
             topic.expire(now)
             if key:
                 topic.keys.expire(now + topic.position.ahead_ms - topic.assigned_config.idempotency_window_ms)
-        decided = decide(request, write, topic, staging)
+        decided = decide(request, write, topic, staging.limits)
         if isinstance(decided, Plan):
-            self._reserve(decided, write, topic, key)
-            self._stage(decided, write, topic, now, request, respond)
+            if self._has_room(decided, topic is None, request, respond):
+                self._reserve(decided, write, topic, key)
+                self._stage(decided, write, topic, now, request, respond)
         elif isinstance(decided, Arrived):
             respond(Reply(request.id, extra=decided))
         else:
             decided.topic.keys.share(key, partial(_answer_again, decided.topic, key, request, respond))
+
+    def _has_room(self, plan: Plan, created: bool, request: Request[Append], respond: Respond) -> bool:
+        """Whether the caps over all topics have room. If not, the write waits, or is refused."""
+        if not created and plan.grows is None:
+            return True
+        grows = NO_BYTES if plan.grows is None else plan.grows
+        again = partial(self.append, request, respond)
+        letters = request.options.letters is not None
+        return self.staging.has_room(int(created), grows, request, respond, again, letters=letters)
 
     def _reserve(self, plan: Plan, write: Write, topic: Topic | None, key: bytes) -> None:
         """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full; `503` if the
@@ -85,12 +96,9 @@ class Writes:
         if write.delays is not None:
             columns.due = [now + delay if delay else 0 for delay in write.delays]
         with indivisible:
-            if letters and not self._lent(plan.grows_by or 0, int(created), request, respond):
-                return
             if topic is None:
                 topic = self._topics.new(request.topic, plan.config)
-                lent = None if letters is None else self.staging.allowance
-                self._topics.create(TopicAdded(topic, directory=self.staging.directory, lent=lent))
+                self._topics.create(TopicAdded(topic, directory=self.staging.directory))
             columns.ts = topic.position.commit_time(now)
             seq_reservation.ahead(topic, columns.count, self.staging)
             kind = RecordsAdded if letters is None else LettersAdded
@@ -99,18 +107,6 @@ class Writes:
             change.assign()
             self.staging.stage(change)
             seq_reservation.pushed_out(topic, self.staging)
-
-    def _lent(self, size: int, topics: int, request: Request[Append], respond: Respond) -> bool:
-        """Takes what letters from an outbox need from the shard's allowance. Returns False if they must wait for it:
-        the request is then appended again when it is covered, or refused with `429`."""
-        allowance = self.staging.allowance
-        if allowance.covers(size, topics):
-            allowance.take(size, topics)
-            return True
-
-        go = partial(self.staging.containment.attempt, request, respond, partial(self.append, request, respond))
-        allowance.wait(size, topics, go, partial(refuse, request.id, respond))
-        return False
 
 
 class RecordsAdded(TopicChange, eq=False):
@@ -130,8 +126,8 @@ class RecordsAdded(TopicChange, eq=False):
         topic, count = self.topic, self.columns.count
         self.first_seq = topic.position.take(count)
         topic.records.staged(count, self.plan.size)
-        if self.plan.grows_by is not None:
-            topic.records.promised(self.writes.staging.promises, self.plan.grows_by, self.apart)
+        if self.plan.grows is not None:
+            topic.records.promised(self.writes.staging.promises, self.plan.grows.most)
         if self.columns.key:
             self.begin()
 
@@ -149,8 +145,8 @@ class RecordsAdded(TopicChange, eq=False):
         frame = self.frame or encode_batch(columns, topic.id, first_seq)
         topic.records.unstaged(columns.count, self.plan.size)
         self.writes.fresh.keep(topic.add(frame.head, first_seq, columns), columns)
-        if self.plan.grows_by is not None:  # before the answer, whose counters have the bytes
-            topic.records.kept(self.apart)
+        if self.plan.grows is not None:
+            topic.records.kept()
         if topic.queue is not None and columns.due is not None:
             topic.queue.schedule(first_seq, columns.due, self.writes.staging.clock.now_ms())
         ts = columns.ts
@@ -169,16 +165,11 @@ class RecordsAdded(TopicChange, eq=False):
         topic = self.topic
         topic.position.give_back(self.first_seq)
         topic.records.unstaged(self.columns.count, self.plan.size)
-        if self.plan.grows_by is not None:
-            topic.records.kept(self.apart)
+        if self.plan.grows is not None:
+            topic.records.kept()
         refuse(self.request.id, self.respond, error)
         if self.columns.key:
             self.end(error)
-
-    @property
-    def apart(self) -> bool:
-        """Whether no client's request brought the records."""
-        return self.request.options.letters is not None
 
     # What depends on the key
 

@@ -5,7 +5,8 @@
     Arrived        it brings letters, some of which are here already: it is answered with their seqs
     TopicsError    it is refused
 
-What the log, its queue and the disk have room for is asked afterwards (`shardd.operations.append`).
+What the caps over all topics, the log, its queue and the disk have room for is asked afterwards
+(`shardd.operations.append`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from proto.api.requests import AppendRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.errors import ErrorCode, TopicsError, invalid, not_a_queue, not_ready, topic_not_found
-from proto.model.limits import RECORD_OVERHEAD
+from proto.model.limits import RECORD_OVERHEAD, Limits
 from proto.model.topic_config import ConfigPatch, TopicConfig, apply
-from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
-from shardd.changes.transactions import Staging
+from shardd.changes.admission import Growth, check_inline, growth
 from shardd.operations.append_request import Write
 from shardd.topic.topic import Topic
 
@@ -32,20 +32,18 @@ class Plan(Struct, frozen=True):
     data_size: int
     size: int
     """Bytes that the topic holds more, without what the write evicts."""
-    grows_by: int | None
-    """The most bytes that it adds to the shard; None without a cap on them."""
+    grows: Growth | None
+    """The bytes that it adds to the shard; None without a cap on them."""
 
 
 class Repeated(Struct, frozen=True):
     topic: Topic
 
 
-def decide(request: Request[Append], write: Write, topic: Topic | None, known: Staging) -> Plan | Repeated | Arrived:
-    """The decision on a write to `topic`, None if there is none, whose records and keys have been expired. Of `known`,
-    it depends on the limits and on what the shard holds.
+def decide(request: Request[Append], write: Write, topic: Topic | None, limits: Limits) -> Plan | Repeated | Arrived:
+    """The decision on a write to `topic`, None if there is none, whose records and keys have been expired.
 
-    Raises `400`, `403`, `404`, `409`, `422`, `429 throttled`, and `503` while a batch of the same letters' source is
-    staged."""
+    Raises `400`, `403`, `404`, `409`, `422`, and `503` while a batch of the same letters' source is staged."""
     name, options, columns = request.topic, request.options, write.columns
     letters, count = options.letters, columns.count
     if topic is None:
@@ -65,14 +63,8 @@ def decide(request: Request[Append], write: Write, topic: Topic | None, known: S
     size = data_size + RECORD_OVERHEAD * count
     if config.discard == "reject":
         _check_room(topic, config, count, size, name)
-    if topic is None and letters is None:
-        check_topics(known.topics_held, options, known.limits)
-    if options.most_bytes is None and (letters is None or not known.limits.max_total_bytes):
-        return Plan(config, data_size, size, None)
-    needed = growth(topic, config, size, count, columns)
-    if letters is None:  # else the allowance decides
-        check_bytes(known.bytes_held, needed, options, known.limits)
-    return Plan(config, data_size, size, needed.most)
+    grows = growth(topic, config, size, count, columns) if limits.max_total_bytes else None
+    return Plan(config, data_size, size, grows)
 
 
 def _new_config(name: str, asked: AppendRequest) -> TopicConfig:

@@ -11,8 +11,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
-from shardd.changes.admission import check_patch, check_topics
-from shardd.changes.allowance import Allowance
+from shardd.changes.admission import NO_BYTES, check_patch
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
@@ -36,11 +35,8 @@ class Topics:
             patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
             config = apply(request.topic, None, patch)
-            if request.options.lent:
-                topic = self.new(request.topic, config)
-                self._create_lent(_Created(topic, request, respond, directory=self._directory))
+            if not self._staging.has_room(1, NO_BYTES, request, respond, partial(self.configure, request, respond)):
                 return
-            check_topics(self._staging.topics_held, request.options, self._staging.limits)
             topic = self.new(request.topic, config)
             self.create(_Created(topic, request, respond, directory=self._directory))
             return
@@ -49,24 +45,6 @@ class Topics:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
-
-    def _create_lent(self, change: _Created) -> None:
-        """As `create`, out of the shard's allowance. Until that covers the topic the request waits, and is then handled
-        again or refused with `429`."""
-        allowance, request, respond = self._staging.allowance, change.request, change.respond
-        if allowance.covers(0, 1):
-            with indivisible:
-                allowance.take(0, 1)
-                change.lent = allowance
-                self.create(change)
-            return
-
-        def again() -> None:
-            self._staging.check_deadline(request)
-            self.configure(request, respond)
-
-        go = partial(self._staging.containment.attempt, request, respond, again)
-        allowance.wait(0, 1, go, partial(refuse, request.id, respond))
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
         position, lost = topic.position, topic.records.losses.evict_floor - 1
@@ -119,25 +97,18 @@ class Topics:
         body = TopicDeleted(topic.name)
         with indivisible:
             del self._directory.assigned[topic.name]
+            self._directory.leaving += 1
             self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):
     directory: Directory
-    lent: Allowance | None = None
-    """The allowance that the topic comes out of; None if a client's request created it."""
 
     def apply(self, timing: Timing) -> None:
         self.directory.show(self.topic)
-        self._settled()
 
     def undo(self, error: TopicsError) -> None:
         del self.directory.assigned[self.topic.name]
-        self._settled()
-
-    def _settled(self) -> None:
-        if self.lent is not None:
-            self.lent.settled(1)
 
 
 class _Created(TopicAdded, eq=False):
@@ -191,6 +162,7 @@ class _Deleted(TopicChange, eq=False):
 
     def apply(self, timing: Timing) -> None:
         topic = self.topic
+        self.staging.directory.leaving -= 1
         self.staging.directory.hide(topic)
         self.staging.events.deleted(topic)
         into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
@@ -198,6 +170,7 @@ class _Deleted(TopicChange, eq=False):
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def undo(self, error: TopicsError) -> None:
+        self.staging.directory.leaving -= 1
         self.staging.directory.assigned[self.topic.name] = self.topic
         refuse(self.request.id, self.respond, error)
 

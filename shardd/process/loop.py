@@ -61,6 +61,7 @@ from shardd.delivery.pressure import SAMPLE_INTERVAL
 from shardd.process import bucket
 from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
+from shardd.process.room_tasks import RoomTasks
 from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
@@ -109,7 +110,6 @@ class Server:
         self._enough = trio.Event()
         shard.control.wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
-        shard.allowance.bind()
 
     def _window(self) -> int:
         return window(self._memory_bytes, self._shards, self._census.gateways)
@@ -459,6 +459,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
                 serving.cancel()
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
+            shard.allowance.bind(alone=start.shards == 1)
             in_hand = InHand(start.in_hand_fd)
             peers = Peers(shard, start.index, others, in_hand)
             shard.control.hold_space(shard.outcome)
@@ -478,6 +479,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             if start.index == REGISTRAR:
                 await nursery.start(shard.registrar.run, peers)
             await nursery.start(forward.run)
+            nursery.start_soon(RoomTasks(shard, peers, limits, copy.serving).run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)

@@ -6,10 +6,12 @@ to itself takes the same way without the socket, so callers need not know which 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import trio
 
+from proto.ipc.control import ShardState
 from proto.ipc.in_hand import InHand
 from proto.ipc.link import Links
 from proto.ipc.message import Message, Reply, Request
@@ -40,6 +42,15 @@ class Peers:
         self._in_hand = in_hand or InHand()
         self.run = links.run
         self.update = links.update
+
+    @property
+    def states(self) -> list[ShardState]:
+        """All shards, as the supervisor reports them."""
+        return self._links.states
+
+    def on_update(self, updated: Callable[[], object]) -> None:
+        """Have `updated` called after each report of the supervisor."""
+        self._links.on_update = updated
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""

@@ -31,8 +31,8 @@ class Copier:
 
     def copy(self, topic: Topic, pulled: Pulled) -> bool:
         """Stages as many of the pulled records' copies as there is room for. Returns False if some are left: the topic
-        refuses instead of evicting, the disk is nearly full, or the allowance does not cover them. The lane then has
-        the reason as its `obstacle`."""
+        refuses instead of evicting, the disk is nearly full, or the caps over all topics have no room. The lane then
+        has the reason as its `obstacle`."""
         lane = topic.lane
         assert lane is not None
         lane.obstacle = self._copy(topic, lane, pulled)
@@ -44,34 +44,33 @@ class Copier:
             return LIMIT
         made, everything = self.fitting(topic, lane, pulled)
         whole = self._growth(topic, made)
-        lent = self.staging.allowance.covers(whole)
-        if not lent:
-            made = self._covered(topic, lane, pulled, made)
+        fits = self.staging.allowance.fits(0, whole)
+        if not fits:
+            made = self._fitting_limit(topic, lane, pulled, made)
         if made.steps and topic.assigned_config.durability.logged:
             size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
             if not self.staging.space.takes(topic, size, made.seqs):
                 return LIMIT
-        taken = whole if lent else self._growth(topic, made)
+        taken = whole if fits else self._growth(topic, made)
         waited = lane.waits
         with indivisible:
-            self.staging.allowance.take(taken)
             self._pinned(
-                topic, lane, LaneEvent.FITS if lent else LaneEvent.SHORT if made.upto > lane.cursor else LaneEvent.EMPTY
+                topic, lane, LaneEvent.FITS if fits else LaneEvent.SHORT if made.upto > lane.cursor else LaneEvent.EMPTY
             )
             self.stage(topic, lane, made, taken)
-        if not lent:
+        if not fits:
             if waited and not taken and topic.assigned_config.durability.logged:
                 self._pinned(topic, lane, LaneEvent.LOG_WAIT)
-            self.staging.allowance.want(whole - taken)
+            self.staging.allowance.want(whole - taken, self.staging.clock.monotonic())
             return ROOM
         return None if everything else _full(topic, lane, pulled)
 
-    def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
-        """The longest part of the plan that the allowance covers."""
+    def _fitting_limit(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
+        """The longest part of the plan that fits under the caps over all topics."""
         seqs = range(lane.cursor + 1, made.upto + 1)
 
         def too_much(target: int) -> bool:
-            return not self.staging.allowance.covers(self._growth(topic, plan(lane, pulled, target)))
+            return not self.staging.allowance.fits(0, self._growth(topic, plan(lane, pulled, target)))
 
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
@@ -114,7 +113,7 @@ class Copier:
 
     def stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
         """Gives the copies their seqs and stages them. They become visible with the next flush, or with the sync that
-        the topic's earlier changes wait for. `taken` is their share of the allowance, in bytes.
+        the topic's earlier changes wait for. `taken` is the most bytes that they add to the shard.
 
         Copies that cannot be made again, because the source has lost records, are put between two pins."""
         if made.holes and lane.unpinned:
@@ -139,7 +138,7 @@ class Copier:
         first_seq = topic.position.take(made.seqs)
         topic.records.staged(made.records, made.size)
         if self.staging.limits.max_total_bytes:
-            topic.records.promised(self.staging.promises, taken, apart=True)
+            topic.records.promised(self.staging.promises, taken)
         lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.position.next_seq - 1, ts, True
         self.staging.stage(_Copied(topic, self, lane, made, first_seq, ts, before))
         seq_reservation.pushed_out(topic, self.staging)
@@ -196,7 +195,7 @@ class _Copied(TopicChange, eq=False):
 
     def _kept(self) -> None:
         if self.copier.staging.limits.max_total_bytes:
-            self.topic.records.kept(apart=True)
+            self.topic.records.kept()
 
 
 def _full(topic: Topic, lane: Lane, pulled: Pulled) -> str:

@@ -272,7 +272,7 @@ class Registrar:
 
     async def _make_topic(self, topic: str, deadline_ns: int) -> bool:
         """Make a topic unless it exists, within the cap over all shards. Returns whether it is new."""
-        return (await self._graph.ask(topic, Configure(lent=True), deadline_ns)).created
+        return (await self._graph.ask(topic, Configure(), deadline_ns)).created
 
     async def _route(
         self, name: str, current: Known | None, config: RouterConfig, deadline_ns: int

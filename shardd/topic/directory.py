@@ -21,6 +21,8 @@ from shardd.topic.watch_session import Sessions
 class Directory:
     def __init__(self) -> None:
         self.assigned: dict[str, Topic] = {}
+        self.leaving = 0
+        """Number of topics whose deletion is staged."""
         self.visible: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.totals = Totals()

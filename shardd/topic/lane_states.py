@@ -4,7 +4,7 @@
     WAITING   fits → COPYING · short → WAITING · empty → WAITING · log_wait → STOPPED
     STOPPED   fits → COPYING · short → WAITING · empty → STOPPED · log_wait → STOPPED
 
-The first wait of a lane is not logged, because mostly a loan follows at once. `log_wait` and leaving STOPPED are logged
+The first wait of a lane is not logged, because mostly there is room at once. `log_wait` and leaving STOPPED are logged
 with the lane's position: a restart copies nothing that there was no room for.
 """
 
@@ -29,7 +29,7 @@ class LaneEvent(StrEnum):
     EMPTY = "empty"
     """There is room for no copy."""
     LOG_WAIT = "log_wait"
-    """The lane waits again and nothing was taken of the allowance; its topic is logged."""
+    """The lane waits again and nothing was copied; its topic is logged."""
 
 
 TRANSITIONS: dict[LaneState, dict[LaneEvent, LaneState]] = {

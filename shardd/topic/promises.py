@@ -21,53 +21,38 @@ from __future__ import annotations
 class Promises:
     """The promises of all topics of a shard, as bytes beyond what they hold now."""
 
-    __slots__ = ("apart", "booked")
+    __slots__ = ("booked",)
 
     def __init__(self) -> None:
         self.booked = 0
-        self.apart = 0
-        """The part of topics with staged records that no client's request has brought."""
 
 
 class Promise:
     """The promise of one topic that holds `held` bytes."""
 
-    __slots__ = ("_all", "_apart", "_staged", "most")
+    __slots__ = ("_all", "_staged", "most")
 
     def __init__(self, promises: Promises, held: int) -> None:
         self.most = held
         self._all = promises
         self._staged = 0
-        self._apart = 0
 
-    def add(self, held: int, needed: int, apart: bool) -> None:
+    def add(self, needed: int) -> None:
         """Records are staged that need `needed` bytes more than was promised."""
         self.most += needed
         self._all.booked += needed
-        if self._apart:
-            self._all.apart += needed
-        elif apart:
-            self._all.apart += self.most - held
         self._staged += 1
-        self._apart += apart
 
     def changed(self, size: int) -> None:
         """The topic holds `size` bytes more than before, or fewer if it is negative."""
         self._all.booked -= size
-        if self._apart:
-            self._all.apart -= size
 
-    def end(self, held: int, pending: int, apart: bool) -> bool:
+    def end(self, held: int, pending: int) -> bool:
         """Staged records are visible or undone; those that are left have `pending` bytes. Returns False if none is."""
         assert self._staged > 0, "each promise ends once"
         self._staged -= 1
         sinks = self.most - (min(self.most, held + pending) if self._staged else held)
         self.most -= sinks
         self._all.booked -= sinks
-        if self._apart:
-            self._all.apart -= sinks
-            self._apart -= apart
-            if not self._apart:
-                self._all.apart -= self.most - held
         assert self._all.booked >= 0, "no topic holds more than its promise"
         return bool(self._staged)

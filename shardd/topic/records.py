@@ -153,15 +153,15 @@ class Records:
         self.pending_bytes -= size
         assert self.pending_count >= 0 <= self.pending_bytes, "records are staged before they are visible or undone"
 
-    def promised(self, promises: Promises, needed: int, apart: bool) -> None:
+    def promised(self, promises: Promises, needed: int) -> None:
         """Book `needed` bytes more than was promised, for records that are about to be staged."""
         if self.promise is None:
             self.promise = Promise(promises, self.bytes)
-        self.promise.add(self.bytes, needed, apart)
+        self.promise.add(needed)
 
-    def kept(self, apart: bool) -> None:
+    def kept(self) -> None:
         """Records that were promised are visible or undone."""
-        if self.promise is not None and not self.promise.end(self.bytes, self.pending_bytes, apart):
+        if self.promise is not None and not self.promise.end(self.bytes, self.pending_bytes):
             self.promise = None
 
     def drop_dead(self) -> list[Segment]:

@@ -1,7 +1,7 @@
 """Claims about the cap over all shards, with clients, routers and dead letters in any order of messages.
 
-The gateway's accounts and the shards are the real ones; only the wire between them is a list. The shards never hold
-more than the cap. In the end, when there is room again, every copy and every letter has arrived.
+The treasurer and the shards are the real ones; only the wire between them is a list. The shards never hold more than
+the cap. In the end, when there is room again, every copy and every letter has arrived.
 
 Rings are topics that evict: by number, by bytes, by age, and with records deleted from their middle. Their writes wait
 for a sync, so many are staged at a time.
@@ -12,19 +12,15 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Coroutine
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from gateway.shards.client import Shards
-from gateway.shards.ledger import Growth, Ledger
-from gateway.shards.loans import Allowances
 from proto.ipc.message import Message, Reply, Request
-from proto.ipc.operations import Operation
+from proto.ipc.operations import Operation, Room, RoomOrder, RoomReport, RoomWant
 from proto.model.errors import not_ready
-from proto.model.limits import Limits
 from proto.model.names import shard_of
+from shardd.changes.treasurer import Treasurer
 from tests.support import asked as ask_with
 from tests.support.routed import Net
 
@@ -51,48 +47,40 @@ class World:
             self.net.of(name).call("configure", name, {"durability": "fsync", **config})
         self.net.router("to-ring", "other", "ring")
         self.net.of("q").call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"})
-        self.ledger = Ledger(SHARDS)
         self.to: list[deque[Request]] = [deque() for _ in range(SHARDS)]
-        self.back: list[deque[tuple[Reply, tuple[int, int, int]]]] = [deque() for _ in range(SHARDS)]
-        self.loans: list[int | None] = [None] * SHARDS
-        self.wants = [(0, 0)] * SHARDS
+        self.orders: list[deque[RoomOrder]] = [deque() for _ in range(SHARDS)]
+        self.reports: deque[tuple[int, RoomOrder, RoomReport]] = deque()
+        self.wants: deque[RoomWant] = deque()
         self.ident = 10**6
-        self.accepted = 0
+        self.epoch = 0
         self.cap = CAP
-        self.allowances = self.lender()
-        for index, each in enumerate(self.net.shards):
-            each.shard.allowance.bind()
-            topics, _, size = each.shard.counters()
-            self.ledger.known[index] = (topics, size)
+        self.refused = 0
+        self.appoint()
+        for each in self.net.shards:
+            each.shard.allowance.bind(alone=False)
 
-    def lender(self) -> Allowances:
-        shards = cast(Shards, SimpleNamespace(ledger=self.ledger, states=[]))
-        return Allowances(shards, Limits(max_total_bytes=self.cap, max_topics=MOST_TOPICS))
+    def appoint(self) -> None:
+        """A new treasurer. What is on its way to and from the earlier one stays there."""
+        self.epoch += 1
+        self.treasurer = Treasurer(Room(MOST_TOPICS, self.cap), SHARDS, (0, self.epoch, 0))
 
     def index_of(self, topic: str) -> int:
         return shard_of(topic, SHARDS)
 
-    def send(
-        self, index: int, op: str, topic: str = "", body: bytes = b"", growth: Growth | None = None, **o: Any
-    ) -> int:
+    def send(self, index: int, op: str, topic: str = "", body: bytes = b"", **options: Any) -> int:
         self.ident += 1
-        if growth is not None:
-            self.ledger.book(index, self.ident, growth)
-        self.to[index].append(Request(self.ident, ask_with.operation(op, o), topic, body))
+        self.to[index].append(Request(self.ident, ask_with.operation(op, options), topic, body))
         return self.ident
 
     # Steps
 
     def write(self) -> None:
         topic = self.rng.choice(["a", "a", "q", "other", *RINGS, *RINGS])
-        index = self.index_of(topic)
-        topics, size = self.ledger.room(index, MOST_TOPICS, CAP)
         body = b'{"records":[%b]}' % b",".join(
             b'{"data":"%b","tag":"t%d"}' % (b"x" * self.rng.randrange(60), self.rng.randrange(3))
             for _ in range(self.rng.randint(1, 4))
         )
-        growth = Growth(1, 4 * len(body) + 200)
-        self.send(index, "append", topic, body, growth, most_topics=topics, most_bytes=size)
+        self.send(self.index_of(topic), "append", topic, body)
 
     def delete(self) -> None:
         topic = self.rng.choice(["b", "c", "d", "dead", "other", "a"])
@@ -124,31 +112,49 @@ class World:
             shard = self.net.shards[index].shard
 
             def respond(message: Message) -> None:
-                if isinstance(message, Reply):
-                    self.back[index].append((message, shard.counters()))
+                if isinstance(message, Reply) and message.error is not None:
+                    self.refused += 1
 
             shard.handle(self.to[index].popleft(), "gateway", respond)
             shard.flush()
 
+    def ask(self) -> None:
+        index = self.rng.randrange(SHARDS)
+        allowance = self.net.shards[index].shard.allowance
+        wish = allowance.wish()
+        if wish is not None:
+            self.wants.append(RoomWant(index, allowance.report.at, allowance.report.limit, wish))
+
+    def tick(self) -> None:
+        shard = self.net.shards[self.rng.randrange(SHARDS)].shard
+        shard.allowance.tick(shard.monotonic())
+        shard.flush()
+
+    def divide(self) -> None:
+        for index in range(SHARDS):
+            self.treasurer.seen(index, 1, here=True, failed=False)
+        for index, order in self.treasurer.orders(self.net.clock.monotonic()):
+            self.orders[index].append(order)
+
+    def obey(self) -> None:
+        index = self.rng.randrange(SHARDS)
+        if self.orders[index]:
+            order = self.orders[index].popleft()
+            shard = self.net.shards[index].shard
+            self.reports.append((index, order, shard.allowance.obey(order)))
+            shard.flush()
+
     def hear(self) -> None:
-        index = self.rng.randrange(SHARDS)
-        if self.back[index]:
-            reply, (topics, _, size) = self.back[index].popleft()
-            self.ledger.heard(index, [reply.id], topics, size)
-            if reply.id == self.loans[index]:
-                self.loans[index] = None
-                self.wants[index] = reply.extra.bytes, reply.extra.topics
+        if self.wants:
+            self.treasurer.wanted(self.wants.popleft(), self.net.clock.monotonic())
+        if self.reports:
+            index, order, report = self.reports.popleft()
+            if order.at[:3] == self.treasurer.epoch:
+                self.treasurer.reported(index, order, report)
 
-    def lend(self) -> None:
-        index = self.rng.randrange(SHARDS)
-        if self.loans[index] is None:
-            size, topics = self.allowances._fitting(self.wants[index])
-            growth = Growth(topics, size) if size or topics else None
-            asked = self.wants[index]
-            self.loans[index] = self.send(index, "allowance", "", b"", growth, bytes=size, topics=topics, asked=asked)
-
-    def renew(self) -> None:
-        self.net.shards[self.rng.randrange(SHARDS)].shard.maintain()
+    def replace(self) -> None:
+        if self.rng.random() < 0.02:
+            self.appoint()
 
     def sync(self) -> None:
         self.net.shards[self.rng.randrange(SHARDS)].shard.commits.sync_now()
@@ -184,16 +190,15 @@ class World:
         return replies[0]
 
     def check(self) -> None:
-        held = [each.shard.counters() for each in self.net.shards]
+        held = [each.shard.directory.counters() for each in self.net.shards]
         assert sum(size for _, _, size in held) <= self.cap
         assert sum(topics for topics, _, _ in held) <= MOST_TOPICS
-        for index, (topics, _, size) in enumerate(held):
-            promises = self.net.shards[index].shard._staging.promises
-            assert 0 <= promises.apart <= promises.booked
-            known = self.ledger.known[index]
-            assert known is not None
-            assert topics <= known[0] + self.ledger._topics[index]
-            assert size <= known[1] + self.ledger._bytes[index]
+        limits = [each.shard.allowance.limit for each in self.net.shards]
+        if all(each.shard.allowance.report.at[1] == self.epoch for each in self.net.shards):
+            assert sum(limit.bytes for limit in limits) <= self.cap
+            assert sum(limit.topics for limit in limits) <= MOST_TOPICS
+        for each in self.net.shards:
+            assert each.shard._staging.promises.booked >= 0
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -202,9 +207,9 @@ def finish(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 STEPS = (
-    [World.write] * 3 + [World.deliver] * 8 + [World.hear] * 8 + [World.lend] * 4 + [World.forward] * 3
-    + [World.stage_copies] + [World.bury] * 2 + [World.claim] + [World.delete] + [World.thin] + [World.sync] * 3
-    + [World.renew]
+    [World.write] * 3 + [World.deliver] * 8 + [World.hear] * 8 + [World.divide] * 4 + [World.obey] * 8
+    + [World.ask] * 4 + [World.tick] * 2 + [World.forward] * 3 + [World.stage_copies] + [World.bury] * 2
+    + [World.claim] + [World.delete] + [World.thin] + [World.sync] * 3 + [World.replace]
 )  # fmt: skip
 
 
@@ -214,18 +219,22 @@ def live(seed: int, steps: int) -> None:
         world.rng.choice(STEPS)(world)
         world.check()
     # There is room again: waiting copies and letters go on, in any order, and none is missing.
-    settle = [World.deliver, World.hear, World.lend, World.forward, World.bury, World.sync, World.renew]
+    settle = [
+        World.deliver, World.hear, World.divide, World.obey, World.ask, World.tick, World.forward, World.bury,
+        World.sync,
+    ]  # fmt: skip
     world.cap *= 10
-    world.allowances = world.lender()
+    world.appoint()
     lanes = {name: world.net.topic(name).lane for name in DESTS}
-    for _ in range(3000 + 3 * steps):  # what was sent meanwhile has to be delivered first
+    for step in range(3000 + 3 * steps):  # what was sent meanwhile has to be delivered first
         world.rng.choice(settle)(world)
         world.check()
+        if step % 10 == 0:
+            world.net.clock.advance(1)
     for each in world.net.shards:
         each.shard.flush()
         each.shard.commits.sync_now()
-        promises = each.shard._staging.promises
-        assert (promises.booked, promises.apart) == (0, 0)
+        assert each.shard._staging.promises.booked == 0
     head = world.net.topic("a").records.head_seq
     assert {name: lane.cursor for name, lane in lanes.items() if lane is not None} == dict.fromkeys(DESTS, head)
     assert len(world.net.of("q").shard.mover) == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,59 @@ def test_at_the_cap_routers_and_dead_letters_wait_and_go_on_when_there_is_room(t
         assert letter["data"] == "y" * 2000
         assert call(service, "GET", "topics/q")["queue"]["dead_lettered"] == 1
         assert "waits_for" not in call(service, "GET", "routers/r")
+
+
+RECORD = {"records": [{"data": 1}]}
+SIZE = 17
+
+
+def total(service: Service) -> int:
+    return sum(each["bytes"] for each in call(service, "GET", "topics?page_size=1000")["topics"])
+
+
+def test_writers_fill_the_total_exactly_although_shards_die_meanwhile(tmp_path: Path) -> None:
+    most = 2000
+    with Service(tmp_path, shards=4, TOPICS_MAX_TOTAL_BYTES=str(most * SIZE + 3)) as service:
+        problems: list[Any] = []
+
+        def write(number: int) -> None:
+            refused = 0
+            while refused < 20:
+                try:
+                    status, answer = service.request("POST", f"/v0/topics/t{number}", RECORD)
+                except (OSError, http.client.HTTPException):
+                    continue
+                number = (number + 7) % 40
+                if status == 429:
+                    if answer["error"]["detail"]["limit"] != "max_total_bytes":
+                        problems.append(answer)
+                    refused += 1
+                elif status not in (200, 201, 503):
+                    problems.append(answer)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for name in ("shard-00", "shard-02", "shard-00"):
+            before = total(service)
+            until(lambda held=before: total(service) > held or held == most * SIZE, "some writes")
+            killed = service.kill_child(name)
+            until(
+                lambda name=name, k=killed: service.child(name)["incarnation"] > k and service.is_ready(), "its return"
+            )
+            assert total(service) <= most * SIZE
+        for thread in threads:
+            thread.join()
+        assert problems == []
+        assert total(service) == most * SIZE
+
+
+def test_a_refused_router_leaves_no_topic_behind(tmp_path: Path) -> None:
+    with Service(tmp_path, shards=2, TOPICS_MAX_TOPICS="1") as service:
+        status, answer = service.request("PUT", "/v0/routers/r", {"source": "a", "dest": "b"})
+        assert (status, answer["error"]["detail"]["limit"]) == (429, "max_topics")
+        assert call(service, "GET", "topics")["topics"] == []
+        until(lambda: service.request("PUT", "/v0/topics/a", {})[0] == 201, "room for a topic")
+        status, answer = service.request("PUT", "/v0/routers/r", {"source": "a", "dest": "b"})
+        assert (status, answer["error"]["detail"]["limit"]) == (429, "max_topics")
+        assert [each["topic"] for each in call(service, "GET", "topics")["topics"]] == ["a"]

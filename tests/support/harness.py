@@ -12,8 +12,10 @@ import msgspec
 
 from proto.ipc.figures import ClockFigures
 from proto.ipc.message import Message, Parked, Reply, Request
-from proto.ipc.operations import Operation
+from proto.ipc.operations import Operation, Room, RoomReport
 from proto.model.limits import Limits
+from shardd.changes.allowance import NEVER
+from shardd.changes.treasurer import NO_CAP
 from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from shardd.storage.indivisible import indivisible
@@ -85,9 +87,25 @@ class Harness:
         self.shard.flush()
         if ident not in self.replies:
             self.shard.commits.sync_now()
+        for _ in range(9):
+            if ident not in self.replies:
+                self.settle()
         message = self.replies[ident]
         assert isinstance(message, Reply)
         return message
+
+    def settle(self) -> None:
+        """Write and sync what is staged, and look at what waits for room."""
+        self.shard.commits.sync_now()
+        self.shard.allowance.tick(self.shard.monotonic())
+        self.shard.flush()
+        self.shard.commits.sync_now()
+
+    def hold(self, topics: int = NO_CAP, size: int = NO_CAP) -> None:
+        """Have the shard hold so much at most, as if those were the caps. Give the harness `max_total_bytes` for a cap
+        on bytes."""
+        self.shard.allowance.bind(alone=True)
+        self.shard.allowance.report = RoomReport(NEVER, Room(topics, size))
 
     def call(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> Any:
         """Return the decoded reply. Raises the `TopicsError` of a refusal."""

@@ -139,6 +139,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "operations": {"changes", "delivery", "frames", "storage", "topic"},
         "process": {
             "errors",
+            "changes",
             "clock",
             "delivery",
             "recovery",

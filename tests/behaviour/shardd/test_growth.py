@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from proto.model.errors import TopicsError
 from proto.model.limits import RECORD_OVERHEAD
 from tests.support.harness import Harness
 
 RECORD_SIZE = 17
 ONE = {"records": [{"data": 1}]}
+LARGE = 1 << 30
 
 
 def refused(shard: Harness, topic: str, body: Any, cap: int) -> bool:
-    error = shard.reply("append", topic, body, most_bytes=cap).error
+    shard.hold(size=cap)
+    error = shard.reply("append", topic, body).error
     assert error is None or (error.detail or {})["limit"] == "max_total_bytes"
     return error is not None
 
@@ -28,7 +29,7 @@ def records(*sizes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("config", [{"cap_records": 10}, {"cap_bytes": 10 * RECORD_SIZE + 5}])
 def test_a_topic_that_evicts_a_record_for_each_new_one_is_never_refused(config: dict[str, Any]) -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=LARGE)
     shard.call("configure", "ring", config)
     cap = 10 * RECORD_SIZE
     for _ in range(25):
@@ -38,7 +39,7 @@ def test_a_topic_that_evicts_a_record_for_each_new_one_is_never_refused(config: 
 
 
 def test_a_larger_record_than_those_that_are_evicted_needs_the_difference() -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=LARGE)
     shard.call("configure", "ring", {"cap_records": 2})
     shard.call("append", "ring", records(20, 40))
     assert refused(shard, "ring", records(50), 89)
@@ -47,7 +48,7 @@ def test_a_larger_record_than_those_that_are_evicted_needs_the_difference() -> N
 
 
 def test_a_write_that_evicts_records_of_its_own_counts_what_stays() -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=LARGE)
     shard.call("configure", "ring", {"cap_records": 2})
     assert refused(shard, "ring", records(100, 100, 30, 31), 60)
     assert not refused(shard, "ring", records(100, 100, 30, 31), 61)
@@ -56,17 +57,18 @@ def test_a_write_that_evicts_records_of_its_own_counts_what_stays() -> None:
     assert refused(shard, "bytes", records(100), 61 + 99), "the newest record stays, also if it is larger than the cap"
 
 
-def test_a_refusal_that_may_be_too_early_asks_for_another_look() -> None:
-    """With deletions staged it is not known what will be evicted. The gateway believes `bytes` of the refusal."""
-    shard = Harness()
+def test_a_write_that_may_fit_waits_for_what_is_staged_before_it() -> None:
+    """With deletions staged it is not known what will be evicted."""
+    shard = Harness(max_total_bytes=LARGE)
     shard.call("configure", "ring", {"cap_records": 2, "durability": "fsync"})
     shard.call("append", "ring", records(20, 40))
+    shard.hold(size=60)
     shard.send("delete_records", "ring", {"match": ["tag", "Eq", "none"]})
-    with pytest.raises(TopicsError) as caught:
-        shard.call("append", "ring", records(20), most_bytes=60)
-    assert (caught.value.detail or {})["bytes"] == 0
-    shard.shard.commits.sync_now()
-    assert not refused(shard, "ring", records(20), 60)
+    ident = shard.send("append", "ring", records(20))
+    shard.shard.flush()
+    assert ident not in shard.replies
+    shard.settle()
+    assert getattr(shard.replies[ident], "error", 1) is None
 
 
 def test_a_deletion_that_is_staged_before_a_write_may_keep_what_the_write_would_evict() -> None:
@@ -85,13 +87,18 @@ def test_what_expires_before_a_write_has_committed_makes_no_room_for_others() ->
     shard = Harness(max_total_bytes=100)
     shard.call("configure", "ring", {"cap_records": 2, "ttl_ms": 1000, "durability": "fsync"})
     shard.call("append", "ring", records(50, 50))
-    ident = shard.send("append", "ring", records(50), most_bytes=100)  # evicts as much as it brings
+    shard.hold(size=100)
+    ident = shard.send("append", "ring", records(50))  # evicts as much as it brings
     shard.clock.advance(2000)
     shard.shard.directory.expire(shard.clock.now_ms())
     assert shard.shard.directory.totals.bytes == 0
-    assert refused(shard, "other", records(60), 100)
-    shard.shard.commits.sync_now()
+    other = shard.send("append", "other", records(60))
+    shard.shard.allowance.tick(shard.shard.monotonic())
+    assert other not in shard.replies, "it has no room, and may get some"
+    shard.settle()
     assert getattr(shard.replies[ident], "error", 1) is None
+    assert getattr(shard.replies[other], "error", None) is not None
+    assert refused(shard, "other", records(60), 100)
     assert not refused(shard, "other", records(50), 100)
 
 
@@ -110,6 +117,7 @@ class World:
         self.rng = random.Random(seed)
         self.cap = self.rng.randint(200, 700)
         self.shard = Harness(max_total_bytes=self.cap)
+        self.shard.hold(size=self.cap)
         for name, config in CONFIGS.items():
             self.shard.call("configure", name, {"durability": self.rng.choice(["fsync", "disk"]), **config})
 
@@ -123,7 +131,7 @@ class World:
     def write(self) -> None:
         sizes = [self.rng.randint(20, 80) for _ in range(self.rng.choice([1, 1, 2, 4, 7]))]
         rows = [{**each, "tag": f"t{self.rng.randrange(3)}"} for each in records(*sizes)["records"]]
-        self.shard.send("append", self.name(), {"records": rows}, most_bytes=self.cap)
+        self.shard.send("append", self.name(), {"records": rows})
 
     def quiet_write(self) -> None:
         """With nothing staged, a write is refused exactly if the total would grow past the cap."""
@@ -166,7 +174,9 @@ class World:
 
     def sync(self) -> None:
         self.shard.shard.flush()
-        self.shard.shard.commits.sync_now()
+        self.shard.settle()
+        while self.shard.shard.allowance.unsettled:
+            self.shard.settle()
 
     def wait(self) -> None:
         self.shard.clock.advance(100)

@@ -75,7 +75,7 @@ async def talking(who: Key = FULL, **limits: Any) -> AsyncIterator[tuple[QueueSo
         await start_real(there, harness)
         socket = QueueSocket(who)
         api = there.gateway.api
-        there.nursery.start_soon(Conversation(api.live, there.gateway.shards, api.quota, socket).run)
+        there.nursery.start_soon(Conversation(api.live, there.gateway.shards, socket).run)
         yield socket, harness, there
 
 

@@ -106,8 +106,8 @@ async def test_what_waits_is_handed_over_in_order_as_answers_come() -> None:
 
 
 @pytest.mark.slow
-async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_no_more() -> None:
-    limits = {"memory_bytes": 4 * MIB, "request_timeout_ms": 1000, "max_total_bytes": 1 << 30, "max_body_bytes": MIB}
+async def test_a_write_that_never_left_says_that_it_was_not_done() -> None:
+    limits = {"memory_bytes": 4 * MIB, "request_timeout_ms": 1000, "max_body_bytes": MIB}
     async with stage(lambda request: [], **limits) as there:
         body = b'{"records":[{"data":"%b"}]}' % (b"x" * 200_000)
         outcomes: list[str] = []
@@ -123,7 +123,7 @@ async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_n
                 nursery.start_soon(ask)
         # The first two were sent; others too, if the shard was seen to take those before their deadline.
         assert {*outcomes} == {"not_done", "unknown"}
-        assert there.gateway.shards.ledger.booked([0]) == outcomes.count("unknown") == len(there.shards[0].requests)
+        assert outcomes.count("unknown") == len(there.shards[0].requests)
         await until(lambda: there.gateway.budget.used == 0)
 
 

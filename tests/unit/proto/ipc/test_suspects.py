@@ -103,10 +103,10 @@ def test_a_request_is_refused_after_its_second_death() -> None:
     assert not refused(suspects, request(3, options=StateGet(touch=False)))
 
 
-def test_the_room_that_the_gateway_adds_does_not_make_another_request() -> None:
+def test_what_the_gateway_adds_does_not_make_another_request() -> None:
     suspects = Suspects()
-    for room in range(DEATHS):
-        suspects.died(0, request(1, options=Append(most_bytes=room, most_topics=room)))
+    for number in range(DEATHS):
+        suspects.died(0, request(1, options=Append(may_configure=bool(number), prefixes=(f"p{number}",))))
     assert refused(suspects, request(1, options=Append()))
     assert not refused(suspects, request(1, options=Append(idempotency_key="k")))
 

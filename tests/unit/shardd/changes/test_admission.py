@@ -25,71 +25,78 @@ def refusal(shard: Harness, op: str, topic: str, body: Any, **options: Any) -> T
 
 def test_a_topic_too_many_is_refused_however_it_would_be_made_and_updates_pass() -> None:
     shard = Harness(max_topics=1)
-    assert shard.call("configure", "a", {}, most_topics=1)["created"]
+    shard.hold(topics=1)
+    assert shard.call("configure", "a", {})["created"]
     for op, body in (("configure", {}), ("append", ONE)):
-        error = refusal(shard, op, "b", body, most_topics=1)
+        error = refusal(shard, op, "b", body)
         assert (error.code, error.detail) == (ErrorCode.THROTTLED, {"limit": "max_topics", "max": 1})
         assert error.retry_after_ms
-    assert not shard.call("configure", "a", {"priority": 3}, most_topics=0)["created"]
-    assert shard.call("append", "a", ONE, most_topics=0)["first_seq"] == 1
+    shard.hold(topics=0)
+    assert not shard.call("configure", "a", {"priority": 3})["created"]
+    assert shard.call("append", "a", ONE)["first_seq"] == 1
+    shard.hold(topics=2)
     assert shard.call("append", "b", ONE)["created"]
+
+
+def answers(shard: Harness, *sent: int) -> list[bool]:
+    """Whether each request was carried out, when everything staged has committed."""
+    shard.shard.flush()
+    while not all(each in shard.replies for each in sent):
+        shard.settle()
+    return [getattr(shard.replies[each], "error", None) is None for each in sent]
 
 
 def test_creations_of_one_group_count_before_they_are_seen() -> None:
     shard = Harness()
-    first = shard.send("configure", "a", {}, most_topics=1)
-    second = shard.send("configure", "b", {}, most_topics=1)
-    shard.shard.flush()
-    shard.shard.commits.sync_now()
-    errors = [getattr(shard.replies[each], "error", None) for each in (first, second)]
-    assert errors[0] is None
-    assert errors[1] is not None
+    shard.hold(topics=1)
+    assert answers(shard, shard.send("configure", "a", {}), shard.send("configure", "b", {})) == [True, False]
 
 
 def test_a_write_too_many_is_refused_and_leaves_no_topic_behind() -> None:
     shard = Harness(max_total_bytes=40)
-    shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)
-    error = refusal(shard, "append", "b", ONE, most_bytes=2 * RECORD_SIZE - 1)
+    shard.call("append", "a", ONE)
+    shard.hold(size=2 * RECORD_SIZE - 1)
+    error = refusal(shard, "append", "b", ONE)
     assert error.code is ErrorCode.THROTTLED
     assert error.detail == {"limit": "max_total_bytes", "max": 40, "bytes": RECORD_SIZE}
     assert [entry["topic"] for entry in shard.call("list", page_size=9)] == ["a"]
-    assert shard.call("append", "b", ONE, most_bytes=2 * RECORD_SIZE)["created"]
+    shard.hold(size=2 * RECORD_SIZE)
+    assert shard.call("append", "b", ONE)["created"]
 
 
 def test_writes_of_one_group_count_before_they_are_seen() -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=40)
     shard.call("configure", "a", {"durability": "fsync"})
-    sent = [shard.send("append", "a", ONE, most_bytes=2 * RECORD_SIZE) for _ in range(3)]
-    shard.shard.flush()
-    shard.shard.commits.sync_now()
-    assert [getattr(shard.replies[each], "error", None) is None for each in sent] == [True, True, False]
+    shard.hold(size=2 * RECORD_SIZE)
+    assert answers(shard, *(shard.send("append", "a", ONE) for _ in range(3))) == [True, True, False]
     assert shard.call("state", "a")["bytes"] == 2 * RECORD_SIZE
 
 
 def test_a_topic_that_evicts_needs_no_more_than_its_cap() -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=40)
     shard.call("configure", "ring", {"cap_bytes": 3 * RECORD_SIZE})
-    for _ in range(3):
-        shard.call("append", "ring", ONE, most_bytes=3 * RECORD_SIZE)
-    for _ in range(10):
-        shard.call("append", "ring", ONE, most_bytes=3 * RECORD_SIZE)
+    shard.hold(size=3 * RECORD_SIZE)
+    for _ in range(13):
+        shard.call("append", "ring", ONE)
     assert shard.call("state", "ring")["bytes"] == 3 * RECORD_SIZE
-    assert refusal(shard, "append", "other", ONE, most_bytes=3 * RECORD_SIZE).code is ErrorCode.THROTTLED
+    assert refusal(shard, "append", "other", ONE).code is ErrorCode.THROTTLED
 
 
 def test_room_comes_back_when_records_go() -> None:
-    shard = Harness()
-    shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)
-    refusal(shard, "append", "a", ONE, most_bytes=RECORD_SIZE)
+    shard = Harness(max_total_bytes=40)
+    shard.hold(size=RECORD_SIZE)
+    shard.call("append", "a", ONE)
+    refusal(shard, "append", "a", ONE)
     shard.call("delete_topic", "a")
-    assert shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)["created"]
+    assert shard.call("append", "a", ONE)["created"]
 
 
 def test_a_repeated_write_is_answered_without_room() -> None:
-    shard = Harness()
+    shard = Harness(max_total_bytes=40)
+    shard.hold(size=RECORD_SIZE)
     body = {**ONE, "idempotency_key": "k"}
-    shard.call("append", "a", body, most_bytes=RECORD_SIZE)
-    assert shard.call("append", "a", body, most_bytes=RECORD_SIZE)["deduped"]
+    shard.call("append", "a", body)
+    assert shard.call("append", "a", body)["deduped"]
 
 
 @pytest.mark.parametrize("config", [{}, {"ttl_ms": 5}])

@@ -6,30 +6,30 @@ from typing import Any
 
 import pytest
 
+from proto.ipc.operations import Room
 from tests.support.routed import Net
-from tests.unit.shardd.changes.test_allowance import SIZE, lend, routed, wanted
+from tests.unit.shardd.changes.test_allowance import SIZE, lend, order, routed, wish
 
 
-def test_copies_wait_for_a_loan_and_ask_for_as_much_as_they_need() -> None:
+def test_copies_wait_for_room_and_ask_for_as_much_as_they_need() -> None:
     net, shard = routed(5)
     assert not net.step("b")
-    ident = lend(shard)
-    assert wanted(shard, ident) == (5 * SIZE, 0)
-    ident = lend(shard, 5 * SIZE, asked=(5 * SIZE, 0))
+    assert wish(shard) == Room(0, 5 * SIZE)
+    lend(shard, 5 * SIZE)
     assert net.step("b")
     assert net.data("b") == [1] * 5
-    assert wanted(shard, ident) is None
+    assert wish(shard) is None
 
 
-def test_a_loan_that_is_too_small_is_used_as_far_as_it_goes() -> None:
+def test_room_that_is_too_small_is_used_as_far_as_it_goes() -> None:
     net, shard = routed(5)
     net.step("b")
-    ident = lend(shard, 3 * SIZE + 2, asked=(5 * SIZE, 0))
+    lend(shard, 3 * SIZE + 2)
     assert net.step("b")
     assert net.data("b") == [1] * 3
-    assert wanted(shard, ident) == (2 * SIZE, 0)
+    assert wish(shard) == Room(0, 2 * SIZE - 2)
     assert not net.step("b")
-    lend(shard, 9 * SIZE, asked=(2 * SIZE, 0))
+    lend(shard, 9 * SIZE)
     assert net.step("b")
     assert net.data("b") == [1] * 5
 
@@ -107,7 +107,8 @@ def test_a_restart_copies_nothing_that_there_was_no_room_for(survival: Any, chec
         shard.shard.checkpoint_now()
     net.crash(survival=survival)
     assert net.seen("b") == before
-    net.shards[0].shard.allowance.bind()
+    net.shards[0].shard.allowance.bind(alone=False)
+    order(net.shards[0])
     assert not net.step("b")
     lend(net.shards[0], 1000)
     net.of("b").append("b", "direct")

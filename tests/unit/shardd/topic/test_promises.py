@@ -12,52 +12,39 @@ from shardd.topic.promises import Promise, Promises
 def test_what_is_staged_is_booked_until_it_is_visible() -> None:
     promises = Promises()
     promise = Promise(promises, held=100)
-    promise.add(100, 30, apart=False)
+    promise.add(30)
     assert (promises.booked, promise.most) == (30, 130)
     promise.changed(30)
     assert promises.booked == 0, "what is visible is no longer promised"
-    assert promise.end(130, 0, apart=False) is False
+    assert promise.end(130, 0) is False
     assert (promises.booked, promise.most) == (0, 130)
 
 
 def test_what_is_undone_is_no_longer_booked() -> None:
     promises = Promises()
     promise = Promise(promises, held=100)
-    promise.add(100, 30, apart=False)
-    assert promise.end(100, 0, apart=False) is False
+    promise.add(30)
+    assert promise.end(100, 0) is False
     assert (promises.booked, promise.most) == (0, 100)
 
 
 def test_the_promise_sinks_to_what_those_that_are_left_may_add() -> None:
     promises = Promises()
     promise = Promise(promises, held=100)
-    promise.add(100, 30, apart=False)
-    promise.add(100, 50, apart=False)
-    assert promise.end(100, 50, apart=False) is True
+    promise.add(30)
+    promise.add(50)
+    assert promise.end(100, 50) is True
     assert (promises.booked, promise.most) == (50, 150)
 
 
 def test_what_evicts_as_much_as_it_brings_needs_nothing() -> None:
     promises = Promises()
     promise = Promise(promises, held=100)
-    promise.add(100, 0, apart=False)
+    promise.add(0)
     assert promises.booked == 0
     promise.changed(0)
-    assert promise.end(100, 0, apart=False) is False
+    assert promise.end(100, 0) is False
     assert promises.booked == 0
-
-
-def test_what_no_client_has_brought_is_counted_apart_too() -> None:
-    promises = Promises()
-    promise = Promise(promises, held=100)
-    promise.add(100, 30, apart=False)
-    assert promises.apart == 0
-    promise.add(100, 20, apart=True)
-    assert (promises.booked, promises.apart) == (50, 50), "all of a topic with such records"
-    promise.end(100, 20, apart=False)
-    assert (promises.booked, promises.apart) == (20, 20)
-    promise.end(100, 0, apart=True)
-    assert (promises.booked, promises.apart) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -65,26 +52,25 @@ def test_nothing_is_booked_when_nothing_is_staged(seed: int) -> None:
     """A topic that keeps all it is given, of writes that commit or are undone in any order."""
     rng = random.Random(seed)
     promises = Promises()
-    topics: list[tuple[Promise, list[tuple[int, bool]]]] = [(Promise(promises, 0), []) for _ in range(3)]
+    topics: list[tuple[Promise, list[int]]] = [(Promise(promises, 0), []) for _ in range(3)]
     held = [0, 0, 0]
     for step in range(200):
         at = rng.randrange(3)
         promise, staged = topics[at]
         if step < 150 and rng.random() < 0.6:
-            size, apart = rng.randrange(1, 50), rng.random() < 0.3
-            promise.add(held[at], size, apart)
-            staged.append((size, apart))
+            size = rng.randrange(1, 50)
+            promise.add(size)
+            staged.append(size)
         elif staged:
-            size, apart = staged.pop(0)
+            size = staged.pop(0)
             if rng.random() < 0.8:
                 promise.changed(size)
                 held[at] += size
-            left = promise.end(held[at], sum(each for each, _ in staged), apart)
+            left = promise.end(held[at], sum(staged))
             assert left is bool(staged)
-        assert 0 <= promises.apart <= promises.booked
         assert promises.booked == sum(max(each.most - size, 0) for (each, _), size in zip(topics, held, strict=True))
     for at, (promise, staged) in enumerate(topics):
         while staged:
-            _, apart = staged.pop(0)
-            promise.end(held[at], sum(each for each, _ in staged), apart)
-    assert (promises.booked, promises.apart) == (0, 0)
+            staged.pop(0)
+            promise.end(held[at], sum(staged))
+    assert promises.booked == 0

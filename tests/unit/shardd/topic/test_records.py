@@ -79,9 +79,9 @@ def test_records_are_counted_in_one_total_at_a_time() -> None:
 def test_more_records_than_are_staged_cannot_become_visible() -> None:
     records = Records(1)
     records.staged(2, 20)
-    records.promised(Promises(), 20, apart=False)
+    records.promised(Promises(), 20)
     records.unstaged(2, 20)
-    records.kept(apart=False)
+    records.kept()
     assert records.promise is None
     with pytest.raises(AssertionError, match="staged before"):
         records.unstaged(1, 10)

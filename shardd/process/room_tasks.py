@@ -1,0 +1,149 @@
+"""The room tasks: messages between this shard's allowance and the treasurer, and between the treasurer and all shards.
+
+    ask       while something here waits for room: sends the treasurer what the limit lacks, and looks at what waits
+    divide    where the treasurer is: sends its orders, each in a task of its own, and takes in the reports
+
+The treasurer is in the first shard that can start, by the supervisor's report. When another shard becomes the first
+one, this one stops sending orders; what the last ones still do is settled by their epoch (`shardd.changes.treasurer`).
+
+A service with one shard has no treasurer and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import trio
+
+from proto.ipc.control import ShardState
+from proto.ipc.operations import Room, RoomOrder, RoomWant
+from proto.model.errors import TopicsError, invalid, not_ready
+from proto.model.limits import Limits
+from shardd.changes.treasurer import Treasurer
+from shardd.process.peers import Peers
+from shardd.shard import Shard
+
+ASK_AGAIN_S = 0.25
+"""Seconds between two wants, if no order follows the first one."""
+ORDER_AGAIN_S = 0.05
+"""Seconds before another order to a shard that did not answer the last one."""
+
+
+class RoomTasks:
+    def __init__(self, shard: Shard, peers: Peers, limits: Limits, serving: Callable[[], bool] | None = None) -> None:
+        """`serving` says at each moment whether this shard may answer; None: always."""
+        self._shard = shard
+        self._peers = peers
+        self._cap = Room(limits.max_topics, limits.max_total_bytes)
+        self._serving = serving or _always
+        self._allowance = shard.allowance
+        self._treasurer: Treasurer | None = None
+        self._acting = False
+        self._due = trio.Event()
+        """Set when the treasurer may have orders."""
+        self._nursery: trio.Nursery | None = None
+        shard.allowance.treasurer = self._wanted
+        peers.on_update(self._due_now)
+
+    async def run(self) -> None:
+        """Exchange messages until cancelled."""
+        if not self._cap.topics and not self._cap.bytes:
+            return
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._ask)
+            if len(self._peers.states) > 1:
+                nursery.start_soon(self._divide)
+
+    async def _ask(self) -> None:
+        allowance = self._allowance
+        while True:
+            await allowance.news.wait()
+            while allowance.unsettled:
+                allowance.news = trio.Event()
+                with trio.move_on_after(min(ASK_AGAIN_S, allowance.pause_s(self._shard.monotonic()))):
+                    await self._ask_once()
+                    await allowance.news.wait()
+                allowance.tick(self._shard.monotonic())
+                self._shard.flush()
+            allowance.news = trio.Event()
+
+    async def _ask_once(self) -> None:
+        allowance = self._allowance
+        want = allowance.wish()
+        if want is None:
+            return
+        asked = RoomWant(self._peers.index, allowance.report.at, allowance.report.limit, want)
+        try:
+            await self._peers.request(treasurer_of(self._peers.states), asked, "")
+        except TopicsError:
+            await trio.sleep(ORDER_AGAIN_S)
+
+    # The treasurer
+
+    def _wanted(self, want: RoomWant) -> None:
+        if self._treasurer is None or not self._acting:
+            raise not_ready("this shard does not divide the caps", outcome="not_done")
+        if not 0 <= want.shard < len(self._treasurer.accounts):
+            raise invalid(f"there is no shard {want.shard}", field="shard")
+        self._treasurer.wanted(want, self._shard.monotonic())
+        self._due_now()
+
+    def _due_now(self) -> None:
+        self._due.set()
+
+    async def _divide(self) -> None:
+        assert self._nursery is not None
+        while True:
+            self._due = trio.Event()
+            serving, treasurer = self._serving(), self._appointed()
+            if treasurer is not None:
+                for index, order in treasurer.orders(self._shard.monotonic(), serving=serving):
+                    self._nursery.start_soon(self._send, treasurer, index, order)
+            with trio.move_on_after(inf if serving else ASK_AGAIN_S):
+                await self._due.wait()
+
+    def _appointed(self) -> Treasurer | None:
+        """The treasurer, if it is here, with what the supervisor says of the shards."""
+        states = self._peers.states
+        before, self._acting = self._acting, treasurer_of(states) == self._peers.index
+        if not self._acting:
+            return None
+        if not before:
+            epoch = epoch_of(states, self._peers.index)
+            if self._treasurer is None or epoch > self._treasurer.epoch:
+                self._treasurer = Treasurer(self._cap, len(states), epoch)
+        assert self._treasurer is not None
+        for state in states:
+            here, failed = state.phase == "ready", state.phase == "failed"
+            self._treasurer.seen(state.index, state.incarnation, here=here, failed=failed)
+        return self._treasurer
+
+    async def _send(self, treasurer: Treasurer, index: int, order: RoomOrder) -> None:
+        report = None
+        try:
+            report = (await self._peers.request(index, order, "")).extra
+        except TopicsError:
+            pass  # it may have been obeyed
+        if report is None or report.at != order.at:
+            await trio.sleep(ORDER_AGAIN_S)
+        if report is None:
+            treasurer.lost(index, order)
+        elif not treasurer.reported(index, order, report) and report.at > order.at:
+            self._acting = False  # there was a later epoch: begin another, by the latest report
+        self._due_now()
+
+
+def _always() -> bool:
+    return True
+
+
+def treasurer_of(states: list[ShardState]) -> int:
+    """The shard whose treasurer divides the caps."""
+    return next((state.index for state in states if state.phase != "failed"), 0)
+
+
+def epoch_of(states: list[ShardState], index: int) -> tuple[int, int, int]:
+    """The epoch of a treasurer that begins now."""
+    return sum(state.term for state in states), sum(state.incarnation for state in states), index
