@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,10 +15,11 @@ import pytest
 import trio
 import trio.testing
 
-from proto.ipc.message import Parked, Reply, Request
-from proto.ipc.operations import RegistrarDelete, RegistrarDeleteTopic, RegistrarGet, RegistrarPut
+from proto.ipc.message import Reply, Request
+from proto.ipc.operations import RegistrarDelete, RegistrarDeleteTopic, RegistrarGet, RegistrarPut, Room, RoomOrder
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.names import shard_of
+from shardd.changes.treasurer import NO_CAP
 from shardd.routers.registrar import LEAST_BYTES, MOST_BYTES
 from tests.support.gateway_stage import until
 from tests.support.registrar import Registry, Step, When, registry
@@ -318,22 +320,17 @@ async def test_an_exception_fails_its_request_only(scene: Scene) -> None:
 
 
 async def test_a_refused_router_leaves_no_topic_that_was_made_for_it(two: Scene) -> None:
-    """The cap over all topics is kept, too: a new topic comes out of the allowance of its shard."""
+    """The cap over all topics is kept, too: a new topic counts under the limit of its shard."""
     at = two.at
+    numbers = count(1)
     for harness in at.net.shards:
-        harness.shard.allowance.bind()
+        harness.shard.allowance.bind(alone=False)
 
-    def lend(shard: int, topics: int) -> int:
-        asked = (0, 1)
-        return at.net.shards[shard].send("allowance", bytes=0, topics=topics, asked=asked)
+    def limit(shard: int, topics: int, *, full: bool = False) -> None:
+        harness = at.net.shards[shard]
+        harness.shard.allowance.obey(RoomOrder((1, 1, 0, next(numbers)), Room(topics, NO_CAP), full=(full, False)))
+        harness.settle()
 
-    loans: list[int] = []
-
-    async def meet(step: Step, when: When) -> None:
-        if (step.op, when) == ("configure", "before"):
-            loans.append(lend(step.shard, 1 if step.topic == two.source else 0))
-
-    at.others.meet = meet
     refused: list[TopicsError] = []
 
     async def ask() -> None:
@@ -341,22 +338,19 @@ async def test_a_refused_router_leaves_no_topic_that_was_made_for_it(two: Scene)
             await at.put("r", source=two.source, dest=two.dest)
         refused.append(error.value)
 
+    limit(0, 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        await until(lambda: len(loans) == 2)
         await trio.testing.wait_all_tasks_blocked()
-        assert not refused, "the second topic waits for a loan"
+        assert not refused, "the second topic waits for room"
         assert at.net.topic(two.source)
-        lend(1, 0)
+        limit(1, 0, full=True)
     (error,) = refused
     assert (error.code, error.detail) == (ErrorCode.THROTTLED, {"limit": "max_topics", "max": 100_000})
     assert [len(harness.shard.directory.visible) for harness in at.net.shards] == [0, 0]
-    assert isinstance(at.net.shards[0].replies[loans[0]], Parked)
-    at.others.meet = None
-    lend(0, 1)
-    lend(1, 1)
+    limit(1, 1)
     await at.put("r", source=two.source, dest=two.dest)
-    assert [harness.shard.allowance.pending_topics for harness in at.net.shards] == [0, 0]
+    assert [len(harness.shard.directory.visible) for harness in at.net.shards] == [1, 1]
 
 
 # One at a time
