@@ -2,7 +2,8 @@
 
 A client that gets no answer sends its request again. If the request ends the process, by a defect that is not known
 yet, the client would keep the shard down, and with it the topics of all others. So requests are known by what they say:
-operation, options, topic and body. Fields that the gateway adds (what the key may do) do not count.
+operation, options, topic and body. Fields that the asker adds (what the key may do, the reading of the routers) do not
+count.
 
 A suspect is forgotten `FORGOTTEN_S` after its last death. Which requests were in hand is known for a death by any
 signal too (`proto.ipc.in_hand`).
@@ -21,7 +22,7 @@ import xxhash
 from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.message import Request
-from proto.ipc.operations import NAMES, Growing, Operation
+from proto.ipc.operations import NAMES, Growing, Operation, RouterDelete, RouterPut
 from proto.model.errors import ErrorCode, TopicsError
 
 DEATHS = 2
@@ -80,6 +81,8 @@ class Suspects:
 
 def print_of(operation: Operation[Any], topic: str, body: bytes) -> str:
     """The part that is the same whenever a client sends a request again."""
+    if isinstance(operation, RouterPut | RouterDelete):
+        operation = msgspec.structs.replace(operation, reading=(0, 0))
     if isinstance(operation, Growing):
         operation = msgspec.structs.replace(operation, **_ADDED)
     return xxhash.xxh3_128_hexdigest(_encode((NAMES[type(operation)], operation, topic)) + body)

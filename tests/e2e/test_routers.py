@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -417,3 +419,22 @@ def test_a_key_needs_all_three_names_of_a_router(new_service: Callable[..., Serv
     assert ask("mine", "GET", "/v0/routers/my-but") == ask("mine", "DELETE", "/v0/routers/my-but") == 403
     assert ask("mine", "PUT", "/v0/routers/my-but", {"source": "my1", "dest": "my4"}) == 403
     assert ask("mine", "GET", "/v0/routers/my") == 200
+
+
+def test_routers_are_changed_after_each_death_of_the_shard_that_does_it(
+    new_service: Callable[..., Service],
+) -> None:
+    """It has the destination of every second router, and the others have it elsewhere."""
+    service = new_service().start()
+    places = [next(name for n in range(99) if shard_of(name := f"dest{k}:{n}", 2) == k % 2) for k in range(4)]
+    for number, dest in enumerate(places):
+        if number:
+            os.kill(int(service.child("shard-00")["pid"]), signal.SIGKILL)
+        path, body = f"/v0/routers/r{number}", {"source": "a", "dest": dest}
+        until(lambda path=path, body=body: service.request("PUT", path, body)[0] in (200, 201), "the router")
+        # Its successor knows the routers that were there before.
+        status, answer = service.request("PUT", "/v0/routers/back", {"source": dest, "dest": "a"})
+        assert (status, answer["error"]["code"]) == (409, "router_cycle")
+    listed = service.request("GET", "/v0/routers")[1]["routers"]
+    assert [(row["router"], row["dest"]) for row in listed] == [(f"r{n}", dest) for n, dest in enumerate(places)]
+    assert service.request("DELETE", "/v0/topics/a")[1]["routers_removed"] == ["r0", "r1", "r2", "r3"]

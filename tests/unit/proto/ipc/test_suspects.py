@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from contextvars import copy_context
 
+import msgspec
 import pytest
 
 from proto.ipc import in_hand
 from proto.ipc.in_hand import MOST, InHand
 from proto.ipc.message import Request
-from proto.ipc.operations import Append, Operation, StateGet
+from proto.ipc.operations import Append, Operation, RouterDelete, RouterPut, StateGet
 from proto.ipc.suspects import DEATHS, FORGOTTEN_S, Suspects
 from proto.ipc.suspects import MOST as MOST_SUSPECTS
 from proto.model.errors import ErrorCode, TopicsError
@@ -128,3 +129,12 @@ def test_the_number_of_suspects_is_bounded() -> None:
     for n in range(MOST_SUSPECTS + 10):
         suspects.died(0, request(1, body=b"%d" % n))
     assert len(suspects) == MOST_SUSPECTS
+
+
+@pytest.mark.parametrize("operation", [RouterPut("r", {}, 1, 1), RouterDelete("r")])
+def test_the_reading_that_the_registrar_adds_does_not_make_another_request(operation: RouterPut | RouterDelete) -> None:
+    suspects = Suspects()
+    for number in range(DEATHS):
+        suspects.died(0, request(1, options=msgspec.structs.replace(operation, reading=(1, number))))
+    assert refused(suspects, request(1, options=msgspec.structs.replace(operation, reading=(2, 7))))
+    assert not refused(suspects, request(1, options=msgspec.structs.replace(operation, router="other")))
