@@ -7,6 +7,7 @@ which still reaches a shard that the new one cannot. `run` returns the first bro
 
     cap         what all shards hold, and what their limits let them hold, is at most the cap. A shard that cannot start
                 and was taken to hold its even share may hold more than that, see `World.excess`
+    booked      no limit is larger than the treasurer has booked
     refusals    nothing is refused for want of room when there is ample room, once everything is calm
     progress    once everything is calm, a request is carried out or refused soon
 """
@@ -32,7 +33,7 @@ TICK_S = 0.01
 ASK_AGAIN = 25
 """Ticks, as the others."""
 DELAYS = (1, 1, 1, 2, 3, 30, 90)
-CALM_AT, QUIET_AT, END_AT = 900, 1250, 1700
+CALM_AT, QUIET_AT, END_AT = 700, 950, 1350
 PURGE_EVERY = 130
 """Ticks between two moments, once it is quiet, at which shards lose most of what they hold."""
 UNKNOWN = 15
@@ -183,7 +184,7 @@ class World:
             elif shard.up:
                 if not self.calm and self.rng.random() < 0.006:
                     failed = self.rng.random() < 0.2
-                    self.end(shard, self.rng.randrange(100, 300) if failed else self.rng.randrange(5, 60), "down")
+                    self.end(shard, self.rng.randrange(60, 200) if failed else self.rng.randrange(5, 60), "down")
                     if failed:
                         self.changed(shard.index, "failed")
             elif self.now >= shard.back_at:
@@ -202,14 +203,14 @@ class World:
         """Another machine gets the treasurer's shard, and cannot reach one of the others. The old treasurer runs on."""
         acting = next((shard for shard in self.shards if shard.up and shard.acting), None)
         others = [shard for shard in self.shards if shard.up and not shard.acting and not shard.cut_off]
-        if self.calm or self.ghost or acting is None or len(others) < 2 or self.rng.random() > 0.002:
+        if self.calm or self.ghost or acting is None or len(others) < 2 or self.rng.random() > 0.008:
             return
         assert acting.treasurer is not None
-        self.ghost = acting.treasurer, list(self.views), self.now + 300
+        self.ghost = acting.treasurer, list(self.views), self.now + 200
         self.term += 1
         self.end(acting, 5, "down")
         cut = others[-1]
-        cut.cut_off, cut.back_at = True, self.now + 250
+        cut.cut_off, cut.back_at = True, self.now + 150
         self.changed(cut.index, "failed")
 
     # Messages
@@ -246,7 +247,7 @@ class World:
         for index, order in treasurer.orders(self.seconds, serving=serving):
             self.orders_on_way.append((index, order))
             self.send(partial(self.deliver, home, treasurer, index, views[index].incarnation, order))
-            if not self.calm and self.rng.random() < 0.1:  # the treasurer does not wait for the answer
+            if not self.calm and self.rng.random() < 0.2:  # the treasurer does not wait for the answer
                 self.send(partial(self.lost, home, treasurer, index, order))
 
     def assumed(self, treasurer: Treasurer, index: int) -> None:
@@ -381,6 +382,13 @@ class World:
             if most > cap + excess:
                 raise Violation(f"tick {self.now}: {most} of at most {cap} + {excess}")
         treasurers = [shard.treasurer for shard in self.shards if shard.up and shard.acting and shard.treasurer]
+        for home in treasurers:
+            for shard, account in zip(self.shards, home.accounts, strict=True):
+                same = shard.allowance.report.at[:3] == home.epoch and shard.incarnation == account.incarnation
+                if shard.up and same and account.booked is not None:
+                    limit, booked = shard.allowance.limit, account.booked
+                    if limit.topics > booked.topics or limit.bytes > booked.bytes:
+                        raise Violation(f"tick {self.now}: a limit of {limit}, booked as {booked}")
         known = treasurers and all(a.booked is not None for t in treasurers for a in t.accounts)
         if within and known and self.calm:
             self.excess = [Room(0, 0)] * SHARDS
