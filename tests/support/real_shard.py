@@ -8,6 +8,7 @@ from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Request
 from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import Group
+from proto.model.memory_shares import window
 from tests.support.gateway_stage import FakeShard, Stage, until
 from tests.support.harness import Harness
 from tests.support.registrar import Others
@@ -52,6 +53,7 @@ async def start_real(
     """Replace a shard of the stage with a real one. Shard 0 is the registrar of the real ones."""
     endpoint = f"ipc://{there.directory}/{index}-{incarnation}"
     shard = make(endpoint, harness)
+    shard.window = window(there.gateway.limits.memory_bytes, len(there.states))
     there.shards[index : index + 1] = [shard]
     if index == REGISTRAR:
         others = Others(lambda: [each.harness for each in there.shards if isinstance(each, RealShard)])
