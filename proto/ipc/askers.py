@@ -43,7 +43,7 @@ def named(name: str, incarnation: int) -> str:
 
 
 class Census:
-    """Which askers are gone, as far as a shard was told."""
+    """Which askers are gone, as far as a shard knows."""
 
     def __init__(self, first: Mapping[str, int]) -> None:
         """`first` has the first incarnation of each process that may live, as `proto.ipc.control.Askers`."""

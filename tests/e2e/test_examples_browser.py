@@ -68,7 +68,10 @@ def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example
     with ExitStack() as stack:
         said = directory / "said"
         with said.open("wb") as output:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+            environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True, env=environment
+            )
         running = Example(process, said, stack, directory)
         try:
             until(lambda: "\nopen " in running.said or process.poll() is not None, "the example", START_S)
@@ -78,7 +81,15 @@ def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example
                 assert page.errors == []
                 assert all(each.url.startswith("http://127.0.0.1:") for each in page.transfers.values())
             process.terminate()
-            assert process.wait(START_S) == 0, running.said
+            try:
+                assert process.wait(START_S) == 0, running.said
+            except subprocess.TimeoutExpired:
+                services = children(process.pid)
+                process.send_signal(signal.SIGABRT)  # says where each thread is
+                process.wait(START_S)
+                for pid in services:
+                    os.kill(pid, signal.SIGTERM)
+                raise
         except Exception as error:
             error.add_note(f"{name} said:\n{running.said}")
             for page in running.tabs:

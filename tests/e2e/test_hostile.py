@@ -12,10 +12,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
+from tests.support.inside import descriptors
 from tests.support.service import Service, until
 
 NewService = Callable[..., Service]
@@ -139,10 +139,6 @@ def good(port: int) -> float:
     took = time.perf_counter() - began
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer
     return took
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def check_answer(answer: bytes, data: bytes) -> None:

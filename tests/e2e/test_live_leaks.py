@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.events import watch, write
+from tests.support.inside import descriptors
 from tests.support.service import Service, until
 from tests.support.websocket import UPGRADE
 
@@ -39,10 +40,6 @@ def visits(service: Service, wids: list[str], times: int) -> None:
         list(threads.map(client, range(len(wids))))
 
 
-def open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -51,11 +48,11 @@ def test_open_files_and_memory_are_back_where_they_were(service: Service) -> Non
     write(service, "a", *range(100))
     wids = [watch(service, topics={"a": {}}) for _ in range(10)]
     pid = int(service.child("gateway")["pid"])
-    idle = open_files(pid)
+    idle = descriptors(pid)
     visits(service, wids, CONNECTS)  # so that caches are filled before memory is measured
-    until(lambda: open_files(pid) <= idle, "the files to be closed")
+    until(lambda: descriptors(pid) <= idle, "the files to be closed")
     before = resident_bytes(pid)
     visits(service, wids, CONNECTS)
-    until(lambda: open_files(pid) <= idle, "the files to be closed")
+    until(lambda: descriptors(pid) <= idle, "the files to be closed")
     until(lambda: resident_bytes(pid) - before < MOST_GROWTH_BYTES, "the memory to be given back")
     assert service.request("GET", "/v0/health")[0] == 200

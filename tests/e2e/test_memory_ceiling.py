@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 
 import pytest
 
+from tests.support.inside import memory
 from tests.support.service import Service, until
 
 MIB = 1 << 20
@@ -28,18 +28,12 @@ KEPT = 48 * MIB
 NewService = Callable[..., Service]
 
 
-def resident(pid: int) -> int:
-    """Return a process's bytes of private memory plus its share of shared memory."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
-
-
 class Watch:
     """Measures the memory of gateway and shards until it is left; has the largest growth of each."""
 
     def __init__(self, service: Service) -> None:
         self.pids = {name: child["pid"] for name, child in service.status()["children"].items()}
-        self.before = {name: resident(pid) for name, pid in self.pids.items()}
+        self.before = {name: memory(pid) for name, pid in self.pids.items()}
         self.most = dict(self.before)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
@@ -58,7 +52,7 @@ class Watch:
 
     def measure(self) -> None:
         for name, pid in self.pids.items():
-            self.most[name] = max(self.most[name], resident(pid))
+            self.most[name] = max(self.most[name], memory(pid))
 
     def grown(self, name: str) -> float:
         """MiB."""
@@ -72,7 +66,7 @@ class Watch:
 
     def check_given_back(self) -> None:
         def small() -> bool:
-            return all(resident(pid) <= self.before[name] + KEPT for name, pid in self.pids.items())
+            return all(memory(pid) <= self.before[name] + KEPT for name, pid in self.pids.items())
 
         until(small, f"memory to go back from {self.most} to {self.before}", 30)
 

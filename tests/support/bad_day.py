@@ -23,6 +23,7 @@ from typing import Any
 from proto.model.names import shard_of
 from tests.support.dials import Dials
 from tests.support.events import Watch
+from tests.support.inside import most_descriptors
 from tests.support.service import Service, ServiceError, until
 from tests.support.volume import Volume
 from tests.support.writers import Writer, read_all, verify
@@ -352,8 +353,7 @@ class BadDay:
     def descriptors_taken(self) -> Generator[None]:
         pid = self._pid(self._shard())
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        opened = len(os.listdir(f"/proc/{pid}/fd"))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened, limits[1]))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most_descriptors(pid), limits[1]))
         try:
             yield
         finally:

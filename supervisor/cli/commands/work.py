@@ -99,19 +99,25 @@ async def _handle(beside: anyio.abc.TaskGroup, turn: anyio.Lock, command: str, r
     data = exact.dumps(whole if record else job.data).encode() + b"\n"
     errors = Errors(turn)
     beside.start_soon(errors.follow)
+    input_read, input_written = os.pipe()
     try:
         process = await anyio.open_process(
             ["/bin/sh", "-c", command],
+            stdin=input_read,
             stdout=None,
             stderr=errors.written,
             env=environment(job),
             start_new_session=True,  # Ctrl-C is for the worker alone; a group to kill
         )
+    except BaseException:
+        os.close(input_written)
+        raise
     finally:
+        os.close(input_read)
         os.close(errors.written)
     async with process:
         try:
-            await _give(process, data)
+            await _give(input_written, data)
             status = await process.wait()
             line = await errors.last()
         except BaseException:
@@ -180,14 +186,22 @@ class Errors:
                 pass  # it is closed
 
 
-async def _give(process: anyio.abc.Process, data: bytes) -> None:
-    """Write to the command's standard input, which it need not read."""
-    assert process.stdin is not None
+async def _give(pipe: int, data: bytes) -> None:
+    """Write the data to the command's standard input, which it need not read, and close it.
+
+    Not through the process's own stream: asyncio reports the error of one that was closed early a second time, with a
+    traceback on standard error.
+    """
+    os.set_blocking(pipe, False)
+    left = memoryview(data)
     try:
-        await process.stdin.send(data)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError, BrokenPipeError):
+        while left:
+            await anyio.wait_writable(pipe)
+            left = left[os.write(pipe, left) :]
+    except BrokenPipeError:
         pass
-    await process.stdin.aclose()
+    finally:
+        os.close(pipe)
 
 
 def environment(job: Job) -> dict[str, str]:

@@ -107,7 +107,7 @@ async def test_answers_that_are_not_read_are_bounded_and_the_rest_waits() -> Non
 
 @pytest.mark.slow
 async def test_polls_that_are_all_answered_at_once_get_their_room_one_after_the_other() -> None:
-    limits = {"memory_bytes": 12 * MIB, "max_record_bytes": MIB}
+    limits = {"memory_bytes": 12 * MIB, "max_record_bytes": MIB, "body_timeout_ms": 300_000}
     async with stage(**limits) as there, AsyncExitStack() as stack:
         harness = Harness(**limits)
         harness.append("a", 0)

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import pytest
+
 from supervisor.cli.commands import work
+
+JOB: Any = SimpleNamespace(
+    queue="q", seq=1, ts=1, deliveries=1, tag="a\0b\ud800\udc80c\n", data="x" * 200_000, meta=None
+)
 
 
 def test_a_job_whose_tag_no_environment_can_hold_is_run() -> None:
-    job: Any = SimpleNamespace(queue="q", seq=1, ts=1, deliveries=1, tag="a\0b\ud800\udc80c\n")
-    told = work.environment(job)
+    told = work.environment(JOB)
     assert told["JOB_TAG"] == "a\\u0000b\\ud800\\udc80c\n"
     assert subprocess.run(["/bin/sh", "-c", 'printf %s "$JOB_TAG"'], env=told, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("command", ["exit 0", "exec <&-", "head -c 1", "cat"])
+def test_a_command_that_leaves_its_input_unread_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it has ended before the job is written, ends in the middle, or reads all."""
+    start = anyio.open_process
+
+    async def and_wait_for_a_short_one(*arguments: Any, **options: Any) -> anyio.abc.Process:
+        process = await start(*arguments, **options)
+        if command == "exit 0":
+            await process.wait()
+        return process
+
+    monkeypatch.setattr(anyio, "open_process", and_wait_for_a_short_one)
+    told: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        async with anyio.create_task_group() as beside:
+            await work._handle(beside, anyio.Lock(), command, False, JOB)
+        gc.collect()  # what no one has asked for is told when it is collected
+
+    asyncio.run(run())
+    assert told == []
+    assert (len(capfd.readouterr().out) == len('"x"\n') - 1 + 200_000) == (command == "cat")
