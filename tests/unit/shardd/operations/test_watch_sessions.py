@@ -35,7 +35,7 @@ def positions(shard: Harness, wid: str = WID) -> Any:
 
 
 def move(shard: Harness, topics: dict[str, Any], generation: int = 0, wid: str = WID) -> dict[str, Any]:
-    reply = shard.reply("session_move", "", {wid: [generation, topics]})
+    reply = shard.reply("session_move", "", {wid: [generation, topics, 1, False]})
     assert reply.extra is not None
     return said(reply.extra)
 
@@ -103,7 +103,7 @@ class TestSessions:
         import msgspec
 
         make(shard)
-        shard.send("session_move", "", msgspec.json.encode({WID: [0, {"a": [1, 9, 0]}]}))
+        shard.send("session_move", "", msgspec.json.encode({WID: [0, {"a": [1, 9, 0]}, 1, False]}))
         ident = shard.send("session_open", WID, owner=b"k")
         shard.shard.flush()
         reply = shard.replies[ident]
