@@ -14,6 +14,7 @@ from gateway.http.messages import Gone, Request, Response, Write
 from gateway.shards.client import Shards
 from gateway.streams import event_ids
 from gateway.streams.prefix_feeds import PrefixFeeds
+from gateway.streams.session_caps import SessionCaps
 from gateway.streams.sse import (
     CONTENT_TYPE,
     HEADERS,
@@ -52,7 +53,8 @@ class Live:
         self.shards = shards
         self.feeds = TopicFeeds(shards, limits, budget)
         self.names = PrefixFeeds(shards, limits)
-        self.sessions = Sessions(shards, limits, keyring)
+        self.sessions = Sessions(shards, limits)
+        self.session_caps = SessionCaps(shards, limits, keyring)
         self.streams: dict[Stream, None] = {}
         self._draining = False
 
@@ -78,7 +80,7 @@ class Live:
         found = await begun(self.shards, asked.topics or {}, asked, key, self.limits, lenient=lenient)
         options = options_of(asked, self.limits)
         positions = {name: each.position for name, each in found.items()}
-        wid = await self.sessions.make(key, options, heartbeat_of(asked), positions, asked.prefix)
+        wid = await self.session_caps.make(key, options, heartbeat_of(asked), positions, asked.prefix)
         return {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",

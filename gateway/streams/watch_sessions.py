@@ -1,4 +1,4 @@
-"""The client of watch sessions: makes and opens sessions in their shards, and saves the positions of their streams.
+"""The client of watch sessions: opens sessions in their shards, and saves the positions of their streams.
 
 Positions go to the shards in groups, every `SAVE_S`. Records sent after the last save are sent again if the gateway
 dies, because no client can move a session forward. Positions of a shard that is down are kept until it is back.
@@ -22,29 +22,24 @@ session is taken again.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import structlog
 import trio
 from structlog.typing import FilteringBoundLogger
 
-from gateway.admission.slots import fair
-from gateway.contract.auth import Keyring
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import Position
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Link, Outcome
 from proto.ipc.message import Parked, Reply
 from proto.ipc.operations import (
-    SessionCount,
     SessionFound,
-    SessionMake,
     SessionMove,
     SessionNews,
     SessionOpen,
@@ -52,20 +47,17 @@ from proto.ipc.operations import (
     SessionsTaken,
     SessionTake,
 )
-from proto.ipc.operations import Sessions as SessionsTold
-from proto.model.errors import ErrorCode, TopicsError, cap_reached
+from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 from proto.model.limits import Limits
 from proto.model.names import WATCH_SESSION
 
 SAVE_S = 0.25
-WID_BYTES = 16
 
 _log: FilteringBoundLogger = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
 Moves = dict[str, Position]
-T = TypeVar("T", SessionsTold, SessionFound)
 
 
 class Streaming(Protocol):
@@ -153,18 +145,17 @@ class Opened:
         self.generation = found.generation
 
 
+def _found(reply: Reply[SessionFound]) -> SessionFound:
+    if reply.error is not None:
+        raise reply.error
+    assert reply.extra is not None
+    return reply.extra
+
+
 class Sessions:
-    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
         self._shards = shards
-        self._keyring = keyring
-        self._most = limits.max_watch_sessions
-        self._most_owned = limits.max_watch_sessions_per_key
         self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
-        self._counts: list[int | None] = [None] * len(shards.states)
-        self._owned: dict[bytes, list[int | None]] = {}
-        """For each key that made a session, its number of sessions in each shard's latest reply. Only this gateway adds
-        sessions."""
-        self._making = trio.Lock()
         self._progress: dict[str, Progress] = {}
         """Of the last stream of each session here, until its shard knows how it ended."""
         self._listening: set[int] = set()
@@ -176,74 +167,6 @@ class Sessions:
         """The number of sessions that have a stream."""
         return sum(not progress.ended for progress in self._progress.values())
 
-    # Making
-
-    async def make(
-        self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position], prefix: str | None
-    ) -> str:
-        """Make a session and return its wid. Raises `429` when a cap on sessions is reached, and `503`."""
-        wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
-        shown = {**options.as_map(), "heartbeat_ms": heartbeat_ms}
-        if prefix is not None:
-            shown["prefix"] = prefix
-        body = _encode(topics)
-        # Without keys, sessions have no owner, so the cap per key does not apply.
-        bounds: list[tuple[str, int, list[int | None]]] = []
-        if self._most:
-            bounds.append(("most_sessions", self._most, self._counts))
-        most_owned = fair(self._most, self._most_owned, self._keyring.several)
-        if most_owned and key.digest:
-            counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
-            bounds.append(("most_owned", most_owned, counts))
-        if not bounds:
-            self._heard(wid, await self._shards.call(SessionMake(key.digest, shown), wid, body))
-            return wid
-        async with self._making:
-            if any(None in counts for _, _, counts in bounds):
-                await self._count(key.digest)
-            for last in (False, True):
-                index = self._shards.index_of(wid)
-                caps = {
-                    name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
-                    for name, most, counts in bounds
-                }
-                asked = SessionMake(key.digest, shown, **caps, most_per_key=most_owned)
-                try:
-                    self._heard(wid, await self._shards.call(asked, wid, body), key.digest)
-                    return wid
-                except TopicsError as error:
-                    if last or error.code is not ErrorCode.THROTTLED:
-                        raise
-                # Sessions in the latest counts of the other shards may have ended meanwhile.
-                await self._count(key.digest)
-        raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
-
-    def _heard(self, wid: str, reply: Reply[T], owner: bytes = b"") -> T:
-        if reply.error is not None:
-            raise reply.error
-        assert reply.extra is not None
-        self._told(self._shards.index_of(wid), reply.extra, owner)
-        return reply.extra
-
-    def _told(self, index: int, extra: SessionsTold | SessionFound, owner: bytes) -> None:
-        self._counts[index] = extra.sessions
-        if owner in self._owned:
-            self._owned[owner][index] = extra.owned
-
-    async def _count(self, owner: bytes) -> None:
-        """Ask the serving shards for their number of sessions, in all and of one key."""
-        for index in range(len(self._counts)):
-            try:
-                pending = self._shards.ask(index, SessionCount(owner))
-                try:
-                    reply = await pending.reply()
-                finally:
-                    pending.abandon()
-            except TopicsError:
-                continue  # the shard is down: its latest count holds
-            if reply.extra is not None:
-                self._told(index, reply.extra, owner)
-
     # Opening
 
     async def look(self, wid: str, key: Key) -> Opened:
@@ -253,8 +176,7 @@ class Sessions:
             raise TopicsError(
                 ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
             )
-        reply = await self._shards.call(SessionOpen(key.digest), wid)
-        return Opened(self._heard(wid, reply))
+        return Opened(_found(await self._shards.call(SessionOpen(key.digest), wid)))
 
     async def take(self, wid: str, key: Key) -> tuple[Opened, Progress] | None:
         """Take a session for a new stream, after `look`. Waits until its stream, if it has one, has ended. Returns the
@@ -296,7 +218,7 @@ class Sessions:
     def _taken(self, wid: str, outcome: Reply[SessionFound] | TopicsError) -> tuple[Opened, Progress] | None:
         if isinstance(outcome, TopicsError):
             raise outcome
-        found = self._heard(wid, outcome)
+        found = _found(outcome)
         if not found.stream:
             return None
         index = self._shards.index_of(wid)
@@ -378,7 +300,7 @@ class Sessions:
 
         A failed save is repeated with the positions of that later time, so an older position never follows a newer one.
         """
-        links = [self._shards.links.current(index) for index in range(len(self._counts))]
+        links = [self._shards.links.current(index) for index in range(len(self._shards.states))]
         by_shard: dict[int, list[Progress]] = {}
         streaming: set[int] = set()
         for progress in self._progress.values():
@@ -437,7 +359,6 @@ class Sessions:
                 del self._progress[progress.wid]
         if heard is None:
             return
-        self._counts[index] = heard.sessions
         streams = {save.progress.wid: save.progress.stream for save in saves}
         for wid in heard.unknown:
             stream = streams[wid]

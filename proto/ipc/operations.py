@@ -417,10 +417,8 @@ class NameChanges(Operation[ChangedNames], tag="name_changes", frozen=True):
 
 
 class Sessions(Answer, tag="sessions", frozen=True):
-    sessions: int
-    """Number of sessions of the shard."""
-    owned: int | None = None
-    """Number of the owner's sessions, if the request names an owner."""
+    owned: int
+    """Number of the owner's sessions."""
 
 
 class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
@@ -436,8 +434,6 @@ class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
 
 
 class SessionFound(Answer, tag="session_found", frozen=True):
-    sessions: int
-    owned: int | None
     options: dict[str, Any]
     topics: dict[str, tuple[int, int, int]]
     generation: int
@@ -467,7 +463,6 @@ class SessionNews(Operation[SessionsTaken], tag="session_news", frozen=True):
 
 
 class SessionsMoved(Answer, tag="sessions_moved", frozen=True):
-    sessions: int
     unknown: tuple[str, ...]
     """The wids without a session."""
     superseded: tuple[str, ...] = ()
@@ -479,7 +474,7 @@ class SessionMove(Operation[SessionsMoved], tag="session_move", frozen=True):
 
 
 class SessionCount(Operation[Sessions], tag="session_count", frozen=True):
-    owner: bytes | None = None
+    owner: bytes
 
 
 # Tickets

@@ -138,13 +138,13 @@ class SessionControl:
             if number > session.stream:  # the log has lost that it began, as it may lose positions
                 taken[wid] = number
             streams.append((session, number, over))
-        answer = operations.SessionsMoved(0, tuple(unknown), tuple(superseded))
+        answer = Reply(request.id, extra=operations.SessionsMoved(tuple(unknown), tuple(superseded)))
         change = _Moved(self, moved, answer, request, respond, requires_sync=False)
         if moved or taken:
             change.body = WatchSessions(moved=moved or UNSET, taken=taken or UNSET)
             self._staging.stage_apart(change)
         else:
-            change.answered()
+            respond(answer)
         # After these moves, because the answer of a take that begins now includes them.
         with indivisible:
             for session, number, over in streams:
@@ -173,12 +173,10 @@ class SessionControl:
 
     def found(self, session: Session) -> operations.SessionFound:
         shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
-        owned = self.sessions.owned_by(session.owner)
-        return operations.SessionFound(len(self.sessions), owned, shown, topics, session.generation)
+        return operations.SessionFound(shown, topics, session.generation)
 
-    def counted(self, ident: int, owner: bytes | None) -> Reply:
-        owned = None if owner is None else self.sessions.owned_by(owner)
-        return Reply(ident, extra=operations.Sessions(len(self.sessions), owned))
+    def counted(self, ident: int, owner: bytes) -> Reply:
+        return Reply(ident, extra=operations.Sessions(self.sessions.owned_by(owner)))
 
 
 class _Made(Change, eq=False):
@@ -240,16 +238,13 @@ class _Taken(Change, eq=False):
 class _Moved(Change, eq=False):
     control: SessionControl
     moved: Mapping[str, Any]
-    answer: operations.SessionsMoved
+    answer: Reply
     request: Request[operations.SessionMove]
     respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.control.sessions.apply({"moved": self.moved})
-        self.answered()
-
-    def answered(self) -> None:
-        self.respond(Reply(self.request.id, extra=replace(self.answer, sessions=len(self.control.sessions))))
+        self.respond(self.answer)
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)

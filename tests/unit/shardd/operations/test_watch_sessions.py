@@ -97,7 +97,7 @@ class TestSessions:
         assert (refused.error.status, refused.error.detail["limit"]) == (429, "max_watch_sessions")  # type: ignore[index]
         shard.clock.advance(300_001)
         make(shard, WID[:-1] + "c", most_sessions=1)
-        assert said(shard.reply("session_count").extra) == {"sessions": 1}
+        assert said(shard.reply("session_count", owner=b"k").extra) == {"owned": 1}
 
     def test_an_open_in_the_same_group_sees_the_move_before_it(self, shard: Harness) -> None:
         import msgspec
