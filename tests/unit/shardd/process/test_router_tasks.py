@@ -21,12 +21,12 @@ from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
 
 
-async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
+async def test_routers_wait_until_pressure_is_low_again(short_path: Path) -> None:
     """No record is lost meanwhile."""
-    shard = opened_shard(RealDisk(), SystemClock(), tmp_path, Limits())
+    shard = opened_shard(RealDisk(), SystemClock(), short_path, Limits())
     peers = Peers(shard, 0, links(1, timeout_s=20))
     forward = Forward(shard, peers)
-    socket = MessageSocket.router(f"ipc://{tmp_path}/socket")
+    socket = MessageSocket.router(f"ipc://{short_path}/socket")
 
     async def ask(op: str, topic: str, body: Any = None, **options: Any) -> Any:
         reply = await peers.request(
