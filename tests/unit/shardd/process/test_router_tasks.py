@@ -13,9 +13,9 @@ from proto.model.limits import Limits
 from proto.model.router import RouterConfig, as_map
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import Sample
-from shardd.process.loop import Server
 from shardd.process.peers import Peers, links
 from shardd.process.router_tasks import Forward
+from shardd.process.server import Server
 from shardd.shard import opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
