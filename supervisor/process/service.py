@@ -398,7 +398,7 @@ class Service:
         down = [child.name for child in self._children if child.state is not ChildState.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
-        elif self._served and self._gateway.complete and all(self._decided(child) for child in self._children):
+        elif self._served and self._gateway.complete and all(child.decided for child in self._children):
             # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
             # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self._announced = True
@@ -429,11 +429,6 @@ class Service:
             by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
             self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
 
-    @staticmethod
-    def _decided(child: Child) -> bool:
-        """Whether readiness need not wait for the child: it serves, or is in trouble."""
-        return child.state is ChildState.SERVING or child.troubled
-
     def status(self) -> dict[str, Any]:
         """Content of the status file."""
         return {
@@ -445,16 +440,5 @@ class Service:
             "rog": self._shown["rog"],
             "data_dir": str(self._data.path),
             "ready": all(child.state is ChildState.SERVING for child in self._children),
-            "children": {
-                child.name: {
-                    "pid": child.pid,
-                    "incarnation": child.incarnation,
-                    "state": child.state.value,
-                    "phase": child.phase,
-                    **({"holder": child.holder} if child.holder else {}),
-                    **({"term": child.term} if child.term else {}),
-                    **({"damage": child.damage} if child.damage else {}),
-                }
-                for child in self._children
-            },
+            "children": {child.name: child.status() for child in self._children},
         }
