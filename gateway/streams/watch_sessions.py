@@ -306,7 +306,8 @@ class Sessions:
         for progress in self._progress.values():
             if not progress.ended:
                 streaming.add(progress.index)
-            unnamed = progress.link is not links[progress.index]
+            link = links[progress.index]
+            unnamed = link is not None and link is not progress.link
             if progress.untold or progress.end_untold or ((word or unnamed) and not progress.ended):
                 by_shard.setdefault(progress.index, []).append(progress)
         for index, told in by_shard.items():
