@@ -61,6 +61,15 @@ def recipe(name: str, arguments: str) -> list[str]:
     return ["sh", "-c", said.splitlines()[-1]]
 
 
+def kernel_threads(pid: int) -> str:
+    """The system call in which each thread of a process is, and its signals: pending, blocked and caught."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        signals = [line for line in (task / "status").read_text().splitlines() if line.startswith(("Sig", "ShdPnd"))]
+        found.append(f"{task.name} in {(task / 'syscall').read_text().strip()}: {', '.join(signals)}")
+    return "\n".join(found)
+
+
 @contextmanager
 def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example]:
     """Run an example on a free port."""
@@ -83,8 +92,9 @@ def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example
             process.terminate()
             try:
                 assert process.wait(START_S) == 0, running.said
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired as error:
                 services = children(process.pid)
+                error.add_note(kernel_threads(process.pid))
                 process.send_signal(signal.SIGABRT)  # says where each thread is
                 process.wait(START_S)
                 for pid in services:
