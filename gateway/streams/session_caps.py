@@ -38,8 +38,13 @@ def share_of(most: int, index: int, count: int) -> int:
     return most // count + (index < most % count)
 
 
+def _was_away(error: TopicsError) -> bool:
+    """Whether the shard did not get the request."""
+    return error.code is ErrorCode.NOT_READY and (error.detail or {}).get("outcome") == "not_done"
+
+
 def _cap_of(error: TopicsError) -> str:
-    """The cap that is reached by an error's word; empty for another error."""
+    """The cap that an error names as reached; empty for another error."""
     return str((error.detail or {}).get("limit", "")) if error.code is ErrorCode.THROTTLED else ""
 
 
@@ -84,12 +89,13 @@ class SessionCaps:
             return await self._make_somewhere(asked, body)
 
     async def _make_somewhere(self, asked: SessionMake, body: bytes) -> str:
-        """Make a session in a shard that has less than its share of the cap on all sessions. The wid says which shard
-        it is. Raises `429` if none has, and `503`."""
+        """Make a session in a shard that serves and has less than its share of the cap on all sessions. The wid says
+        which shard it is. Raises `503` if a shard that may have room does not serve, else `429`."""
         wid = _drawn()
         count = len(self._shards.states)
         first = self._shards.index_of(wid)
         full = cap_reached(IN_ALL, self._most, "wait until one ends")
+        away: TopicsError | None = None
         for index in (each % count for each in range(first, first + count)):
             share = share_of(self._most, index, count) if self._most else None
             if share == 0:
@@ -100,10 +106,13 @@ class SessionCaps:
                 await self._make_at(index, replace(asked, most_sessions=share), wid, body)
                 return wid
             except TopicsError as error:
-                if _cap_of(error) != IN_ALL:
+                if _was_away(error):
+                    away = error
+                elif _cap_of(error) == IN_ALL:
+                    full = error
+                else:
                     raise
-                full = error
-        raise full
+        raise away or full
 
     async def _make_at(self, index: int, asked: SessionMake, wid: str, body: bytes) -> None:
         if asked.most_per_key:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from gateway.streams.session_caps import share_of
+from proto.ipc.control import ShardState
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import cap_reached
 from tests.behaviour.gateway.test_stream_caps import ONE, THREE, TWO, refused
@@ -102,3 +103,19 @@ async def test_any_number_of_gateways_make_as_many_sessions_as_there_may_be(gate
                     refused(answer, "max_watch_sessions", most)
             for harness in harnesses:
                 harness.clock.advance(2000)  # all sessions have ended
+
+
+async def test_while_a_shard_is_away_sessions_are_made_in_the_others() -> None:
+    limits = {"max_watch_sessions": 5}
+    async with stage(shards=2, **limits) as there, there.client() as client:
+        here = next(index for index in range(2) if there.gateway.shards.index_of("a") == index)
+        harness = Harness(**limits)
+        harness.append("a", 1)
+        await start_real(there, harness, index=here)
+        there.gateway.shards.update(
+            [state if state.index == here else ShardState(state.index, "failed") for state in there.states]
+        )
+        answers = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}') for _ in range(5)]
+        most = share_of(5, here, 2)
+        assert [answer.status for answer in answers] == [200] * most + [503] * (5 - most)
+        assert len(harness.shard.directory.sessions) == most
