@@ -127,7 +127,7 @@ def prepared() -> Harness:
     h.call("ticket_make", ticket=b"old", path=b"p", owner=OWNER, scopes=1, prefixes=())
     names = h.shard.names
     names._version = names._told = VERSION
-    h.shard.allowance.treasurer = lambda want: None
+    h.shard.allowance.divides = 1
     h.clock.advance(2000)  # the records of "old" are over their age
     h.shard.commits.sync_now()
     return h
