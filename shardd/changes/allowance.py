@@ -45,6 +45,7 @@ from proto.model.limits import Limits
 from shardd.changes.admission import too_many_topics
 from shardd.changes.containment import Respond
 from shardd.changes.treasurer import NO_CAP
+from shardd.storage.indivisible import indivisible
 from shardd.topic.topic import Topic
 
 PATIENCE_S = 2.0
@@ -190,9 +191,10 @@ class Allowance:
             raise not_ready("this shard does not divide the caps", outcome="not_done")
         if not 0 <= want.shard < self.divides:
             raise invalid(f"there is no shard {want.shard}", field="shard")
-        self.wants.append(want)
-        self.wanting.set()
-        respond(Reply(request.id))
+        with indivisible:
+            self.wants.append(want)
+            self.wanting.set()
+            respond(Reply(request.id))
 
     def order(self, request: Request[RoomOrder], respond: Respond) -> None:
         """Answers an order of the treasurer."""
