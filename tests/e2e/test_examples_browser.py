@@ -180,6 +180,30 @@ def test_two_browsers_chat(tmp_path: Path) -> None:
         )
 
 
+def test_an_example_ends_whichever_of_its_threads_gets_the_signal() -> None:
+    program = """
+import os, signal, sys, threading
+sys.path.insert(0, "examples/browser")
+import pages
+
+def other():
+    while open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "S":
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+threading.Thread(target=other, daemon=True).start()
+try:
+    pages.wait()
+except KeyboardInterrupt:
+    print("ended")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=True
+    )
+    assert done.stdout == "ended\n"
+
+
 def test_a_chat_without_its_key_says_what_is_missing(tmp_path: Path) -> None:
     with example("chat", tmp_path) as running:
         address = running.address
