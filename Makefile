@@ -19,7 +19,7 @@
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate the end of docs/configuration.md from the settings, and that of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
-# make dist        build the wheels of server, Python client and Spark package, and the npm package, into ./dist
+# make dist        build the wheels of server, Python client, Spark package and checker of histories, and the npm package, into ./dist
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
 
@@ -98,9 +98,9 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml
+$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml packages/topics-history/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client
+	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client --editable packages/topics-history
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml
