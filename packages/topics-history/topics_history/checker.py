@@ -45,6 +45,7 @@ from topics_history.log_rules import (
 from topics_history.stream_rules import (
     cursors_are_where_they_were_put,
     frames_are_the_log,
+    only_faults_rewind_streams,
     take_cursor,
     take_open,
 )
@@ -104,7 +105,7 @@ def take(evidence: Evidence, operation: AnyOperation, line: int) -> Iterator[Vio
         case Open():
             take_open(evidence, operation)
         case Fault():
-            evidence.faults.append((operation.start_ns, operation.end_ns))
+            evidence.faults.add(operation.start_ns, operation.end_ns)
         case Settled():
             evidence.settled_ns = operation.end_ns
         case _:
@@ -171,3 +172,4 @@ def at_the_end(evidence: Evidence) -> Iterator[Violation]:
     yield from failures_are_absent(evidence)
     yield from nothing_is_invented(evidence)
     yield from cursors_are_where_they_were_put(evidence)
+    yield from only_faults_rewind_streams(evidence)

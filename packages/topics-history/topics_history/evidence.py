@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from topics_history.format import Router, Topic
 
@@ -86,6 +87,43 @@ class Cut:
         """Seqs before this one may have been deleted by an operation that began before a moment."""
         at = bisect_left(self.maybe, (end_ns, 0))
         return self.maybe[at - 1][1] if at else 0
+
+
+class Faults:
+    """The faults of a history, in the order of their ends. They are asked for when the history has ended."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._earliest: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, start_ns: int, end_ns: int) -> None:
+        self._starts.append(start_ns)
+        self._ends.append(end_ns)
+
+    def first(self, after_ns: int) -> int:
+        """The earliest start of all faults that had not ended before a moment; beyond all times if there is none."""
+        if len(self._earliest) != len(self._ends):
+            self._earliest = list(accumulate(reversed(self._starts), min))[::-1]
+        at = bisect_left(self._ends, after_ns)
+        return self._earliest[at] if at < len(self._ends) else NEVER_NS
+
+
+NEVER_NS = 2**63
+
+
+@dataclass(slots=True)
+class Connection:
+    """A connection of a stream, from the start of the one before it to the end of its opening."""
+
+    since_ns: int
+    opened_ns: int
+    until_ns: int
+    silent: set[str]
+    """Topics that had no frame yet."""
 
 
 @dataclass(slots=True)
@@ -220,8 +258,11 @@ class Evidence:
         """topic and cursor → seq that a client asked for → start of the first such request."""
         self.cursor_answers: list[tuple[tuple[str, str], int, int, int]] = []
         """Answers whose position no request had asked for yet: cursor, seq, end, line."""
-        self.faults: list[tuple[int, int]] = []
-        """(start, end), in the order of the ends."""
+        self.faults = Faults()
+        self.connections: dict[str, Connection] = {}
+        """stream → its last connection."""
+        self.rewound: list[tuple[Log, str, int, Connection]] = []
+        """Frames that began before the position of their reconnect: a fault must explain each."""
         self.settled_ns: int | None = None
         self.operations = 0
         self.records_read = 0

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
 
-from topics_history.evidence import Evidence, Lease, Log, Use
+from topics_history.evidence import NEVER_NS, Evidence, Lease, Log, Use
 from topics_history.format import Ack, Claim, Extend, Nack
 from topics_history.violations import AckedReturned, AckedTwice, LeasesOverlap, StaleLease, Violation
 
 SLACK_NS = 2_000_000
 """A deadline is in whole milliseconds."""
-ANY_NS = 2**63
 DRIFT = 1000
 """A clock may run fast by one part in as many."""
 
@@ -73,11 +71,9 @@ def leases_are_exclusive(evidence: Evidence, log: Log) -> Iterator[Violation]:
     Leases that are not durable end when a process dies, so they prove nothing after the next fault.
     """
     by_seq: dict[int, list[Lease]] = {}
-    fault_ends = [end_ns for _, end_ns in evidence.faults]
-    fault_starts = list(accumulate((start_ns for start_ns, _ in reversed(evidence.faults)), min))[::-1]
     for lease in log.leases.values():
-        if not log.topic.leases_durable and (at := bisect_left(fault_ends, lease.start_ns)) < len(fault_ends):
-            lease.until_ns = min(lease.until_ns, fault_starts[at])
+        if not log.topic.leases_durable:
+            lease.until_ns = min(lease.until_ns, evidence.faults.first(lease.start_ns))
         by_seq.setdefault(lease.seq, []).append(lease)
     for seq, leases in by_seq.items():
         ends: list[int] = []
@@ -95,7 +91,7 @@ def leases_are_exclusive(evidence: Evidence, log: Log) -> Iterator[Violation]:
 
 def _acks_hold(log: Log, seq: int, leases: list[Lease]) -> Iterator[Violation]:
     """A completed job is never leased again; a lease that another replaced is of no use."""
-    acked_ns, of = log.acks.get(seq, (ANY_NS, 0))
+    acked_ns, of = log.acks.get(seq, (NEVER_NS, 0))
     for lease in leases:
         if lease.start_ns > acked_ns:
             yield AckedReturned(log.name, f"job {seq}", (of, lease.line))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topics_history.evidence import Evidence, Highs, Log, Piece
+from topics_history.evidence import Connection, Evidence, Highs, Log, Piece
 from topics_history.format import CursorGet, CursorPut, Frame, Open
 from topics_history.log_rules import note_heads, pieces_are_contiguous
 from topics_history.violations import CursorBack, NotOpened, Repeated, Violation
@@ -12,6 +12,10 @@ from topics_history.violations import CursorBack, NotOpened, Repeated, Violation
 
 def take_open(evidence: Evidence, opened: Open) -> None:
     """The stream continues after these positions: its client has everything up to them."""
+    before = evidence.connections.get(opened.args.stream)
+    since_ns = before.opened_ns if before else opened.start_ns
+    silent = set(opened.args.positions)
+    evidence.connections[opened.args.stream] = Connection(since_ns, opened.start_ns, opened.end_ns, silent)
     for topic, position in opened.args.positions.items():
         evidence.positions[opened.args.stream, topic] = position
 
@@ -19,7 +23,9 @@ def take_open(evidence: Evidence, opened: Open) -> None:
 def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) -> Iterator[Violation]:
     """All frames of a stream, over its connections, are one piece of the log.
 
-    A record is repeated only after a reconnect with an id before it; `caught-up` is true; gaps are those of the topic.
+    A record is repeated only after a reconnect with a position before it, or with one that a fault took from the
+    service's memory: then the first frame of the topic may begin earlier. `caught-up` is true; gaps are those of the
+    topic.
     """
     result = frame.result
     assert result is not None
@@ -28,9 +34,15 @@ def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) ->
     if position is None:
         yield NotOpened(log.name, f"a frame of the stream {frame.args.stream}", (line,))
         return
+    connection = evidence.connections[frame.args.stream]
     if result.records and result.records[0][0] <= position:
-        yield Repeated(log.name, f"seq {result.records[0][0]} after {position}", (line,))
-        return
+        text = f"seq {result.records[0][0]} after {position}"
+        if log.name not in connection.silent:
+            yield Repeated(log.name, text, (line,))
+            return
+        evidence.rewound.append((log, text, line, connection))
+        position = result.records[0][0] - 1
+    connection.silent.discard(log.name)
     gap = (max(1, result.gap_from), result.to_seq) if result.kind == "gap" and result.to_seq else None
     caught_up = result.kind == "caught_up"
     last = max(position, result.to_seq) if result.kind != "records" else result.to_seq
@@ -38,6 +50,13 @@ def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) ->
     yield from pieces_are_contiguous(evidence, log, piece, result.records, gap)
     evidence.positions[key] = max(position, last)
     note_heads(log, frame.end_ns, result.to_seq if result.kind != "gap" else None, None, line)
+
+
+def only_faults_rewind_streams(evidence: Evidence) -> Iterator[Violation]:
+    """A stream that began before the position of its client had lost it in a fault, since it was last opened."""
+    for log, text, line, connection in evidence.rewound:
+        if evidence.faults.first(connection.since_ns) > connection.until_ns:
+            yield Repeated(log.name, text, (line,))
 
 
 def take_cursor(evidence: Evidence, log: Log, operation: CursorPut | CursorGet, line: int) -> Iterator[Violation]:

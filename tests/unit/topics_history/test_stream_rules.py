@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.histories import Story
-from topics_history.format import Topic
+from topics_history.format import Open, OpenArgs, Topic
 
 
 def stream(lossy: bool = False) -> Story:
@@ -43,6 +43,25 @@ def test_a_record_is_repeated_only_after_the_position_of_a_reconnect() -> None:
     assert told.kinds() == []
     told.frame("records", 3, "3:c")
     assert told.kinds() == ["Repeated"]
+
+
+def test_a_fault_may_set_a_stream_back_and_then_it_skips_nothing_either() -> None:
+    for fault, records, kinds in (
+        (None, "2:b 3:c", ["Repeated"]),
+        ((6, 7), "2:b 3:c", []),
+        ((6, 20), "2:b 3:c", []),  # its line is after the frame
+        ((6, 20), "2:b", ["EarlyCaughtUp"]),
+        ((9, 20), "2:b 3:c", ["Repeated"]),
+    ):
+        told = stream()
+        told.frame("records", 3, "1:a 2:b 3:c", at=(5, 6))
+        told.operations[-2].start_ns = 0
+        told.add(Open, (7, 8), None, "", args=OpenArgs("s", {"t": 3}))
+        told.frame("records", int(records[-3]), records, at=(8, 9))
+        told.frame("caught_up", 3, at=(9, 10))
+        if fault:
+            told.fault(at=fault)
+        assert told.kinds() == kinds, (fault, records)
 
 
 def test_a_reconnect_skips_nothing() -> None:
