@@ -32,8 +32,10 @@ from topics_history.format import (
 )
 from topics_history.lease_rules import leases_are_exclusive, take_claim, take_use
 from topics_history.log_rules import (
+    appends_are_visible_as_a_whole,
     contents_agree,
     failures_are_absent,
+    heads_end_appends,
     heads_never_go_back,
     holes_are_explained,
     note_heads,
@@ -115,9 +117,9 @@ def take(evidence: Evidence, operation: AnyOperation, line: int) -> Iterator[Vio
                     yield from take_append(evidence, log, operation, line)
                 case Delete():
                     take_delete(log, operation, line)
-                    yield from _take_bounds(log, operation, line)
+                    yield from _take_bounds(evidence, log, operation, line)
                 case GetState():
-                    yield from _take_bounds(log, operation, line)
+                    yield from _take_bounds(evidence, log, operation, line)
                 case Ack() | Nack() | Extend():
                     yield from take_use(log, operation, line)
                 case CursorPut() | CursorGet():
@@ -136,9 +138,10 @@ def take(evidence: Evidence, operation: AnyOperation, line: int) -> Iterator[Vio
                     assert_never(operation)
 
 
-def _take_bounds(log: Log, operation: Delete | GetState, line: int) -> Iterator[Violation]:
+def _take_bounds(evidence: Evidence, log: Log, operation: Delete | GetState, line: int) -> Iterator[Violation]:
     if (result := operation.result) is not None:
         yield from heads_never_go_back(log, operation.start_ns, result.head_seq, result.earliest_seq, line)
+        yield from appends_are_visible_as_a_whole(evidence, log, result.head_seq, line)
         note_heads(log, operation.end_ns, result.head_seq, result.earliest_seq, line)
 
 
@@ -149,7 +152,9 @@ def _take_read(evidence: Evidence, log: Log, read: Read, line: int) -> Iterator[
     yield from heads_never_go_back(log, read.start_ns, result.head_seq, result.earliest_seq, line)
     piece = Piece(first, result.next_from_seq, read.start_ns, read.end_ns, line)
     yield from pieces_are_contiguous(evidence, log, piece, result.records, result.gap)
-    if result.caught_up and (there := log.acked.before(read.start_ns)[0]) > result.next_from_seq:
+    yield from appends_are_visible_as_a_whole(evidence, log, result.head_seq, line)
+    there = max(log.acked.before(read.start_ns)[0], result.head_seq or 0) if result.caught_up else 0
+    if there > result.next_from_seq:
         rest = Piece(max(first, result.next_from_seq + 1), there, read.start_ns, read.end_ns, line, caught_up=True)
         yield from pieces_are_contiguous(evidence, log, rest, (), None)
     head = max(result.head_seq or 0, result.records[-1][0] if result.records else 0)
@@ -166,6 +171,7 @@ def at_the_end(evidence: Evidence) -> Iterator[Violation]:
             evidence.logs[batch.topic].ghosts.update(tag for tag in batch.tags if tag is not None)
     for log in evidence.logs.values():
         yield from holes_are_explained(evidence, log)
+        yield from heads_end_appends(evidence, log)
         yield from leases_are_exclusive(evidence, log)
         yield from copies_are_in_order(evidence, log)
         yield from copies_are_complete(evidence, log)

@@ -173,6 +173,8 @@ class Log:
         self.acked = Highs()
         self.heads = Highs()
         self.floors = Highs()
+        self.tails: dict[int, int] = {}
+        """head of which it is not known yet whether an append ends there → line."""
         self.cuts: dict[str | None, Cut] = {}
         """tag, or None for any → deletions."""
         self.finished: dict[int, int] = {}

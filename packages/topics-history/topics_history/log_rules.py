@@ -154,6 +154,32 @@ def heads_never_go_back(log: Log, start_ns: int, head: int | None, floor: int | 
             yield HeadBack(log.name, f"the first seq is {floor}, and was {value} before", (of, line))
 
 
+def appends_are_visible_as_a_whole(evidence: Evidence, log: Log, head: int | None, line: int) -> Iterator[Violation]:
+    """A head is the last seq of an append. Copies have other batches than their source."""
+    if head:
+        ends = _ends_an_append(evidence, log, head)
+        if ends is None:
+            log.tails.setdefault(head, line)
+        elif not ends:
+            yield Split(log.name, f"the head is {head}, within an append", (line,))
+
+
+def _ends_an_append(evidence: Evidence, log: Log, head: int) -> bool | None:
+    """None if it is not known what has this seq."""
+    body = log.at.get(head)
+    batch = evidence.batches.get(body) if body is not None else None
+    if batch is None or not batch.first:
+        return None
+    return batch.topic != log.name or head == batch.first + len(batch.bodies) - 1
+
+
+def heads_end_appends(evidence: Evidence, log: Log) -> Iterator[Violation]:
+    """As `appends_are_visible_as_a_whole`, of heads that were shown before their append was known."""
+    for head, line in log.tails.items():
+        if _ends_an_append(evidence, log, head) is False:
+            yield Split(log.name, f"the head is {head}, within an append", (line,))
+
+
 def note_heads(log: Log, end_ns: int, head: int | None, floor: int | None, line: int) -> None:
     if head:
         log.heads.add(end_ns, head, line)

@@ -47,6 +47,26 @@ def test_an_append_is_there_as_a_whole() -> None:
     assert told.kinds() == ["Split"]
 
 
+def test_no_head_is_within_an_append_whichever_line_is_first() -> None:
+    for head, kinds in ((1, ["Split"]), (2, [])):
+        told = Story()
+        told.append("a b", 1, at=(1, 2))
+        told.state(head, at=(1, 3))
+        assert told.kinds() == kinds
+        told = Story()
+        told.state(head, at=(1, 2))
+        told.append("a b", 1, at=(1, 3))
+        assert told.kinds() == kinds
+
+
+def test_a_read_that_says_it_is_at_the_end_is_at_the_head_that_it_shows() -> None:
+    told = Story()
+    told.append("a", 1, at=(1, 3))
+    told.append("b", 2, at=(1, 3))
+    told.read("1:a", caught_up=True, head=2, at=(2, 4))
+    assert told.kinds() == ["EarlyCaughtUp"]
+
+
 def test_a_record_that_was_seen_stays() -> None:
     told = Story()
     told.append("a")
@@ -146,7 +166,8 @@ def test_a_seq_that_was_shown_is_not_given_again() -> None:
 def test_a_head_shows_what_was_acknowledged_before_the_request() -> None:
     for start, kinds in ((3, ["HeadBack", "StaleHead"]), (2, [])):
         told = Story()
-        told.append("a b", 1, at=(1, 2))
+        told.append("a", 1, at=(1, 2))
+        told.append("b", 2, at=(1, 2))
         told.state(1, at=(start, 4))
         assert told.kinds() == kinds
 

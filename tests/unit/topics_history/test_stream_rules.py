@@ -91,7 +91,7 @@ def test_a_head_that_a_stream_showed_does_not_go_back() -> None:
     told = stream()
     told.frame("records", 3, "1:a 2:b 3:c")
     told.state(2)
-    assert told.kinds() == ["HeadBack", "StaleHead"]
+    assert told.kinds() == ["HeadBack", "Split", "StaleHead"]
 
 
 def test_a_cursor_does_not_go_back_in_real_time() -> None:
