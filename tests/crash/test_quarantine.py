@@ -185,6 +185,28 @@ def test_batches_never_follow_a_file_that_is_not_whole() -> None:
     assert data(shard.restarted()) == [1, 2]
 
 
+def test_batches_never_follow_bytes_that_a_read_found_damaged() -> None:
+    """The file has its length, so only the read can tell."""
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    shard.append("bad", 1, config=DURABLE)
+    shard.append("good", "a", "b", config=DURABLE)
+    checkpoint(shard)
+    shard.append("bad", 2)
+    path = next(path for path in sorted(disk.names) if path.suffix == ".data")
+    whole = bytes(disk.names[path].data)
+    disk.names[path].data[70] ^= 1
+    shard = shard.restarted(disk.after_crash("process"))
+    disk = shard.disk  # type: ignore[assignment]
+    check_refused(shard)
+    checkpoint(shard)
+    assert len(disk.names[path].data) == len(whole)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(6_000)
+    assert data(shard) == [1, 2]
+    assert data(shard.restarted()) == [1, 2]
+
+
 def test_flags_for_a_file_that_is_gone_are_kept_until_it_is_back() -> None:
     shard, disk = stored()
     shard.call("append", "bad", {"records": [{"data": "x", "tag": "t"}, {"data": "y"}]})
