@@ -7,26 +7,23 @@ from typing import Any
 
 import pytest
 
-from shardd.checkpoint import inventory
 from shardd.recovery import wal_scan
 from shardd.storage import segment
-from shardd.storage.owner import Owner
 from tests.history.damage import run
 
-
-def seed() -> int:
-    found = random.SystemRandom().randrange(1, 1 << 32)
-    print(f"seed {found}")  # noqa: T201 - shown when the test fails
-    return found
+FIRST = 777
+"""The seed of short runs, which are the same each time. The long run has a new one."""
 
 
 def test_what_is_served_is_right_or_refused_and_a_repair_brings_all_back() -> None:
-    assert run(60, seed()).failures == []
+    assert run(60, FIRST).failures == []
 
 
 @pytest.mark.long
 def test_so_it_is_in_many_draws() -> None:
-    figures = run(2000, seed())
+    seed = random.SystemRandom().randrange(1, 1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    figures = run(2000, seed)
     assert figures.failures == []
     assert len(figures.ends) == 5, "each end of a draw was seen"
 
@@ -34,13 +31,10 @@ def test_so_it_is_in_many_draws() -> None:
 ERRORS: dict[str, tuple[Any, str, Any]] = {
     "frames of segments are not checked": (segment, "_check", lambda *_: None),
     "damage in the log is always cut off": (wal_scan, "_refuse_damage", lambda *_: None),
-    "frames of another log are taken": (Owner, "seed", None),
-    "strays are removed": (inventory, "foreign", lambda *_: False),
 }
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_shard_that_errs_is_found(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     monkeypatch.setattr(*ERRORS[error])
-    of = seed()
-    assert any(run(50, of + at).failures for at in range(0, 500, 50))
+    assert any(run(50, FIRST + at).failures for at in range(0, 500, 50))

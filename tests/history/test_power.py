@@ -88,6 +88,7 @@ def test_what_was_synced_survives_every_cut(device: Device, tmp_path: Path, mode
     assert len(seen) > 10
 
 
+@pytest.mark.long
 def test_a_service_that_never_syncs_is_found(tmp_path: Path) -> None:
     try:
         outcome = run(tmp_path, 3, 0, 1, faults=8, scale=0.5, PYTHONPOWER_NEVER_SYNC="1")
