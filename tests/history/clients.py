@@ -31,8 +31,6 @@ TOPICS = {
 }
 ROUTER = f.Router("p:source", COPY)
 TAGS = ("a", "b", "c")
-CROWD_LIMIT = 400
-"""Jobs of a queue beyond which no more are published."""
 
 
 class Crowd(threading.Thread):
