@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,13 +70,15 @@ def run(
     say."""
     bar = BARS[number](directory, seed, scale)
     path = directory / "history.jsonl"
-    recording = Recording(path, bar.topics, bar.routers)
     began = time.monotonic()
     struck, longest_back_s, idle = 0, 0.0, threading.Event()
     environment = {**ENVIRONMENT, **bar.environment, **environment}
     if source is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [environment.get("PYTHONPATH")])])
-    with Service(directory, **environment) as service:
+    with (
+        closing(Recording(path, bar.topics, bar.routers)) as recording,
+        Service(directory, **environment) as service,
+    ):
         bar.begin(service)
         crowd = bar.crowd(service, recording, clients)
         for each in crowd:
@@ -97,7 +100,6 @@ def run(
         client = Client(service, recording, "last", seed)
         bar.finish(client, path)
         client.close()
-    recording.close()
     bar.judge(path)
     report = check(path)
     report.unread = [topic for topic in report.unread or () if topic not in bar.not_read]

@@ -43,12 +43,14 @@ class Publisher(Crowd):
 
 
 class Late(Crowd):
-    """A worker whose clock runs fast or slow by a half: it gives up leases early, and uses those that have ended. Now
-    and then it stands still for as long as three leases."""
+    """A worker whose clock runs fast or slow by a half: it gives up leases early, and uses those that have ended. It
+    stands still for as long as three leases, now and then or often: an ended lease shows what it may still do only
+    while another worker has the job."""
 
     def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
         super().__init__(service, recording, name, seed)
         self._pace = self.rng.uniform(0.5, 1.5)
+        self._stands_still = self.rng.choice((0.02, 0.4))
 
     def turn(self) -> None:
         queue, lease_ms = self.rng.choice(QUEUES), self.rng.choice(LEASES_MS)
@@ -58,7 +60,7 @@ class Late(Crowd):
         held_until = time.monotonic() + self._pace * lease_ms / 1000
         while jobs and not self.stopping.is_set():
             kind = self.rng.choices((f.Ack, f.Nack, f.Extend, None), (30, 2, 2, 1))[0]
-            if self.rng.random() < 0.05:
+            if self.rng.random() < self._stands_still:
                 self.stopping.wait(self.rng.uniform(0, 3) * lease_ms / 1000)
             elif time.monotonic() > held_until:
                 return

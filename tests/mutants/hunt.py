@@ -13,7 +13,7 @@ from tests.history.bars import run
 from tests.mutants.catalogue import MUTANTS, Mutant, made
 
 WITHIN_S = 60.0
-RUN_S, SCALE = 8.0, 0.3
+RUN_S, SCALE = 8.0, 0.1
 
 
 def found(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> str:
