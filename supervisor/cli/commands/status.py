@@ -52,7 +52,7 @@ def status(
     Exit status: 0 ready, 1 the token was refused, 2 wrong options, 3 not ready or not reachable.
     """
     endpoint = resolve(url, token, context)
-    with endpoint.client(patience_s=0) as client:
+    with endpoint.client() as client:
 
         def look() -> dict[str, Any]:
             return service_status.gather(client, endpoint.again())
@@ -87,7 +87,7 @@ def top(
 
     With --json, one object per topic. Exit status: 0 shown, 1 refused, 2 wrong options, 3 not ready or not reachable.
     """
-    with resolve(url, token, context).client(patience_s=0) as client:
+    with resolve(url, token, context).client() as client:
         try:
             before = busiest.look(client, prefix, time.monotonic())
 
