@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_topics.lake import history, sink
-from pyspark_topics.lake.layout import (
-    GAPS,
-    ROWS,
-    About,
-    Mark,
-    app_id,
-    creation,
-    quoted,
-)
+from pyspark_topics.lake.layout import GAPS, ROWS, About, Mark, app_id, creation, quoted
 from pyspark_topics.lake.sink import MANY, setting
 
 VERSION = "4.4.0"

@@ -23,16 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pyspark_topics.lake import disk, history
-from pyspark_topics.lake.layout import (
-    GAPS,
-    ROWS,
-    TOPICS,
-    About,
-    LakeError,
-    Mark,
-    app_id,
-    creation,
-)
+from pyspark_topics.lake.layout import GAPS, ROWS, TOPICS, About, LakeError, Mark, app_id, creation
 
 TRIES = 5
 """How often a commit may meet one of another engine's maintenance."""

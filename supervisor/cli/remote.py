@@ -35,14 +35,7 @@ from supervisor.cli.endpoint import (
     UrlOption,
     resolve,
 )
-from supervisor.cli.terminal import (
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import JsonOption, Status, complain, fail, table, tell
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
 from supervisor.errors import SupervisorError
 

@@ -11,17 +11,7 @@ import typer
 from supervisor.backup import backup as backups
 from supervisor.backup import restore as restores
 from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, fail_each, say, tell
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError
 

@@ -14,15 +14,7 @@ import typer
 
 from supervisor.cli import contexts as file
 from supervisor.cli.completers import context_names
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    fail,
-    say,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, fail, say, table, tell
 
 app = typer.Typer(
     help="""Names for services: URL and token of each. Other commands use the one in use, or that of --context.

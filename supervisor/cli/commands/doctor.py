@@ -23,25 +23,9 @@ import typer
 from msgspec.structs import replace
 
 from supervisor.cli.commands.version import installed
-from supervisor.cli.endpoint import (
-    TOKEN_REMEDY,
-    ContextOption,
-    Endpoint,
-    TokenOption,
-    UrlOption,
-    configured,
-    resolve,
-)
+from supervisor.cli.endpoint import TOKEN_REMEDY, ContextOption, Endpoint, TokenOption, UrlOption, configured, resolve
 from supervisor.cli.quantities import size
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    joined,
-    paint,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, joined, paint, say, tell
 from supervisor.client.http_client import Client, ClientError
 from supervisor.config.settings import Settings, inspect
 

@@ -17,16 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    say,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, complain, fail, say, table, tell
 from supervisor.config.keys import FILE_VARIABLE, KeysError, parse_file
 
 app = typer.Typer(

@@ -11,11 +11,7 @@ from supervisor.cli import exact
 from supervisor.cli.commands.topics import TopicArgument, found
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import HELP_OPTIONS, table, tell
 from supervisor.client.python_client import Forbidden, NotAQueue, Record, TopicNotFound
 
 app = typer.Typer(

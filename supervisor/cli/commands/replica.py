@@ -10,17 +10,7 @@ import typer
 
 from supervisor.backup import offline
 from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, bar, complain, fail, fail_each, say, tell
 from supervisor.config import settings as settings_module
 
 app = typer.Typer(

@@ -11,16 +11,7 @@ from proto.model.names import shard_of
 from supervisor.backup import backup as backups
 from supervisor.backup import offline
 from supervisor.cli.quantities import counted
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, complain, fail, fail_each, say, tell
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
 

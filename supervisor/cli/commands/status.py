@@ -14,14 +14,7 @@ from rich.live import Live
 from supervisor.cli import status_view as service_status
 from supervisor.cli import top_view as busiest
 from supervisor.cli.endpoint import ContextOption, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import (
-    JsonOption,
-    Status,
-    clean,
-    fail,
-    read_seconds,
-    say,
-)
+from supervisor.cli.terminal import JsonOption, Status, clean, fail, read_seconds, say
 from supervisor.client.http_client import Refused, Unavailable
 
 SHORTEST_S = 0.1

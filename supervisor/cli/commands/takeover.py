@@ -9,14 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supervisor.cli.terminal import (
-    DataDirOption,
-    Status,
-    complain,
-    fail,
-    fail_each,
-    tell,
-)
+from supervisor.cli.terminal import DataDirOption, Status, complain, fail, fail_each, tell
 from supervisor.config import settings as settings_module
 from supervisor.process import rundir
 
