@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli import contexts
-from supervisor.cli.terminal import Status, fail, fail_each, read_seconds
+from supervisor.cli.terminal import Status, fail, read_seconds
 from supervisor.client.http_client import Client, origin
 from supervisor.config import places, variables
 from supervisor.process import rundir
@@ -97,7 +97,11 @@ def resolve(
         url, token = _named(context, token, environment)
     if url is not None and not local:
         return Endpoint(url, token_for(url, token, environment))
-    settings = places.plain(environment) or _settings()
+    settings: Settings | places.Places | None = places.plain(environment)
+    if settings is None:
+        from supervisor.cli.own_settings import settings as own_settings
+
+        settings = own_settings()
     found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
         url = found["url"] if found is not None else configured(settings)
@@ -116,15 +120,6 @@ def token_for(url: str, token: str | None, environment: Mapping[str, str]) -> st
         except ValueError as error:
             fail(str(error), Status.USAGE)
     return token or None
-
-
-def _settings() -> Settings:
-    from supervisor.config.settings import SettingsError, load
-
-    try:
-        return load()
-    except SettingsError as error:
-        fail_each(str(error), Status.USAGE)
 
 
 def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
