@@ -81,7 +81,9 @@ async def test_a_proxy_without_connection_is_unavailable(autojump_clock: trio.te
         assert (await client.state("t"))["head_seq"] == 2
 
 
-async def test_an_answer_is_returned_as_its_bytes_and_an_error_is_raised(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_answer_is_returned_as_its_bytes_and_an_error_is_raised(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     text = b'{"n": 1.10}'
     fake = Fake([error(503, "not_ready"), httpx.Response(200, content=text), error(404, "topic_not_found")])
     async with fake.client() as client:
