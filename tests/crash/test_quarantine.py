@@ -167,14 +167,19 @@ def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> Non
     assert data(again.restarted(), "good") == ["a", "b", "c"]
 
 
-def test_batches_never_follow_a_file_that_is_not_whole() -> None:
+def with_a_batch_to_come() -> tuple[Harness, FaultDisk, Path]:
+    """A shard whose next checkpoint appends a batch of "bad" to the file at this path."""
     disk = FaultDisk()
     shard = Harness(disk, cache_bytes=0)
     shard.append("bad", 1, config=DURABLE)
     shard.append("good", "a", "b", config=DURABLE)
     checkpoint(shard)
     shard.append("bad", 2)
-    path = next(path for path in sorted(disk.names) if path.suffix == ".data")
+    return shard, disk, next(path for path in sorted(disk.names) if path.suffix == ".data")
+
+
+def test_batches_never_follow_a_file_that_is_not_whole() -> None:
+    shard, disk, path = with_a_batch_to_come()
     whole = bytes(disk.names[path].data)
     del disk.names[path].data[50:]
     checkpoint(shard)
@@ -188,13 +193,7 @@ def test_batches_never_follow_a_file_that_is_not_whole() -> None:
 
 def test_batches_never_follow_bytes_that_a_read_found_damaged() -> None:
     """The file has its length, so only the read can tell."""
-    disk = FaultDisk()
-    shard = Harness(disk, cache_bytes=0)
-    shard.append("bad", 1, config=DURABLE)
-    shard.append("good", "a", "b", config=DURABLE)
-    checkpoint(shard)
-    shard.append("bad", 2)
-    path = next(path for path in sorted(disk.names) if path.suffix == ".data")
+    shard, disk, path = with_a_batch_to_come()
     whole = bytes(disk.names[path].data)
     disk.names[path].data[70] ^= 1
     shard = shard.restarted(disk.after_crash("process"))
