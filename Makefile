@@ -31,8 +31,8 @@ BIN := $(VENV)/bin
 PIP := tools/pip-install.sh $(BIN)/python
 TOOLS := $(VENV)/tools/bin
 LOCKED := $(PIP) --require-hashes --requirement
-# Our own projects, built by the locked back-end.
-OURS := $(PIP) --no-deps --no-build-isolation
+# Our own projects.
+OURS := $(PIP) --no-deps
 ARGS ?=
 
 .PHONY: bench run check test long prove demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
@@ -104,9 +104,9 @@ $(VENV)/.made:
 	@tools/make-venv.sh $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock deploy/container/build.lock
+$(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
-	@$(LOCKED) requirements.lock --requirement deploy/container/build.lock
+	@$(LOCKED) requirements.lock
 	@$(OURS) --editable .
 	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
