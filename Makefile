@@ -20,7 +20,7 @@
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate the end of docs/configuration.md from the settings, and that of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
-# make dist        build the wheels of server, Python client, Spark package and checker of histories, and the npm package, into ./dist
+# make dist        build what a release consists of into ./dist: wheels, source distributions, the npm package, the list of parts
 # make lock        write the versions and digests of all packages that are installed here into requirements.lock and locks/; with
 #                  ARGS=--upgrade the newest ones
 # make audit       whether a package of the locks has a known vulnerability; asks a registry, so it needs the network
