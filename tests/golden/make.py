@@ -1,15 +1,16 @@
 """Makes golden data: what a release leaves on disk and in buckets, and what it answers when it starts from that.
 
-    python -m tests.golden.make DIRECTORY [--checkout OTHER] [--only data,backup]
+    unshare --uts sh -c 'hostname golden; python -m tests.golden.make DIRECTORY [--checkout OTHER] [--only data,backup]'
 
-runs the service of this checkout, or of another one, and fills DIRECTORY:
+(terms of a bucket have the name of the host) runs the service of this checkout, or of another one, and fills DIRECTORY:
 
     data/            a data directory with two shards, as a killed service left it
     backup/          `topics backup` of it
     bucket/          the bucket of such a service with one shard; sealed/ and encrypted/: those of services with `KEY`
-    expected.json    `view` of the service that was started from data/
+    expected.json    `view` of services that were started from data/ and from the buckets
 
-Each has topics in catalogs and segments, and frames of the log after them. docs/releasing.md says when to make them.
+Each has topics in catalogs and segments (those of buckets are in a checkpoint), and frames of the log after them.
+docs/releasing.md says when to make them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,8 @@ from tests.support.service import Service, until
 
 KEY = "golden-" * 8
 KINDS = ("data", "backup", "bucket", "sealed", "encrypted")
-_BIG = {"TOPICS_CHECKPOINT_INTERVAL_MS": "3600000"}
+_INTERVAL = "TOPICS_CHECKPOINT_INTERVAL_MS"
+_BIG = "3600000"
 """Checkpoints are those of orderly stops."""
 _NOT_KEPT = shutil.ignore_patterns("LOCK", "ballast-*")
 
@@ -86,20 +89,24 @@ def second(service: Service) -> None:
 
 
 def third(service: Service) -> None:
-    """Frames that no catalog covers. The last one is in the bucket when it is acknowledged, and so are all before."""
+    """Frames that no catalog covers. With a bucket, the last one is there when it is acknowledged, and so are all
+    before."""
     append(service, "jobs", {"data": {"job": 6}, "tag": "late"})
     ask(service, "PUT", "topics/plain/cursors/other", {"seq": 4})
     ask(service, "POST", "topics/plain/delete", {"match": ["tag", "Glob", "a:4*"]})
-    append(service, "late", {"data": [1, {"two": 3}]})
     append(service, "plain", {"data": "last"})
+    until(lambda: _copied(service, 2), "both copies")
+    ask(service, "PUT", "topics/late", {"durability": "fsync"})
+    append(service, "late", {"data": [1, {"two": 3}]})
 
 
 # What is read
 
 
 def view(service: Service) -> dict[str, Any]:
-    """What must be the same in every later release. How far seqs were reserved is not: that depends on the machine."""
-    until(lambda: _copied(service), "copies of all that is in the log")
+    """What must be the same in every later release. How far seqs were reserved is not, because that depends on the
+    machine; nor are the times of copies, because a start makes them again."""
+    until(lambda: _copied(service, 2), "copies of all that is in the log")
     found: dict[str, Any] = {}
     for entry in ask(service, "GET", "topics?page_size=1000")["topics"]:
         topic = entry["topic"]
@@ -110,6 +117,8 @@ def view(service: Service) -> dict[str, Any]:
         else:
             question = {"from_seq": 0, "limit": 1000, "include_tags": True, "include_meta": True}
             content = ask(service, "POST", f"topics/{topic}/diff", question)["records"]
+        if topic == "copied":
+            content = [{name: value for name, value in record.items() if name != "$ts"} for record in content]
         cursors = ask(service, "GET", f"topics/{topic}/cursors")["cursors"]
         kept = {name: state[name] for name in ("count", "bytes", "epoch", "config")}
         found[topic] = {**kept, "cursors": [[each["cursor"], each["seq"]] for each in cursors], "content": content}
@@ -117,31 +126,39 @@ def view(service: Service) -> dict[str, Any]:
     return {"topics": found, "routers": [[each[name] for name in ("router", "source", "dest")] for each in routers]}
 
 
-def _copied(service: Service) -> bool:
+def _copied(service: Service, count: int) -> bool:
     status, state = service.request("GET", "/v0/topics/copied?touch=false")
-    return status == 200 and state["count"] >= 2
+    return bool(status == 200 and state["count"] >= count)
 
 
 # The tool
 
 
-def run(directory: Path, **settings: Any) -> Service:
+def run(directory: Path, bucket: Path | None = None, **settings: Any) -> Service:
     """A service that wrote everything and was killed."""
     directory.mkdir()
-    service = Service(directory, **_BIG, **settings)
-    for write in (first, second, third):
-        service.start()
-        write(service)
-        until(lambda: _copied(service), "copies")
-        if write is third:
-            service.kill_group()
-        else:
-            service.stop()
+    service = Service(directory, **settings, **{_INTERVAL: _BIG})
+    service.start()
+    first(service)
+    until(lambda: _copied(service, 1), "the copy")
+    service.stop()
+    if bucket:
+        service.environment[_INTERVAL] = "100"
+    service.start()
+    second(service)
+    if bucket:
+        until(lambda: any(bucket.glob("shard-00/manifests/*")), "a checkpoint in the bucket")
+    service.stop()
+    service.environment[_INTERVAL] = _BIG
+    service.start()
+    third(service)
+    service.kill_group()
     return service
 
 
 def make(to: Path, kinds: list[str]) -> None:
     to.mkdir(parents=True)
+    found = {}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         service = run(work / "service", shards=2)
@@ -150,15 +167,24 @@ def make(to: Path, kinds: list[str]) -> None:
         if "backup" in kinds:
             command = [sys.executable, "-m", "supervisor.cli", "backup", str(to / "backup")]
             subprocess.run(command, env=service.environment, check=True)
-        service.start()
-        found = view(service)
-        service.close()
-        (to / "expected.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        found["data"] = started(service)
         for kind in kinds:
             if kind not in ("data", "backup"):
-                (to / kind).mkdir()
-                settings = bucket_settings(kind, to / kind, work / "key")
-                run(work / f"with-{kind}", shards=1, **settings).close()
+                bucket = work / kind
+                bucket.mkdir()
+                service = run(work / f"with-{kind}", bucket, shards=1, **bucket_settings(kind, bucket, work / "key"))
+                shutil.copytree(bucket, to / kind)
+                found[kind] = started(service)
+    (to / "expected.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def started(service: Service) -> dict[str, Any]:
+    """`view` of the service, which is closed then."""
+    service.start()
+    try:
+        return view(service)
+    finally:
+        service.close()
 
 
 def main() -> None:
@@ -167,6 +193,8 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, help="whose service is run; this one by default")
     parser.add_argument("--only", default=",".join(KINDS))
     given = parser.parse_args()
+    if socket.gethostname() != "golden":
+        parser.error("buckets have the name of the host, so it must be golden: see this module")
     to = given.directory.absolute()
     if given.checkout:
         os.environ["PYTHONPATH"] = str(given.checkout.absolute())

@@ -50,8 +50,10 @@ def test_a_machine_without_data_takes_over_from_its_bucket(release: str, kind: s
     shutil.copytree(RELEASES[0].parent / release / kind, tmp_path / "bucket")
     settings = bucket_settings(kind, tmp_path / "bucket", tmp_path / "key")
     (tmp_path / "machine").mkdir()
+    wanted = expected(release, kind)
+    del wanted["topics"]["copied"]["content"][1]["$seq"]  # made again, after all that the other machine may have given
     with Service(tmp_path / "machine", shards=1, **settings, TOPICS_TERM_TTL_MS="10000") as service:
-        assert differences(expected(release, kind), view(service)) == []
+        assert differences(wanted, view(service)) == []
         ask(service, "POST", "topics/plain", {"records": [{"data": "new"}]})
         service.stop()
     topics("replica", "verify", settings["TOPICS_BUCKET"], **settings)

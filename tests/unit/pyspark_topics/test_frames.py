@@ -27,5 +27,5 @@ def test_a_whole_frame_with_flags_of_a_later_server_asks_for_an_update_and_a_dam
     with pytest.raises(frames.FrameError, match="checksum"):
         frames.verify(view, frames.Head(view, 0))
     wire.CHECKSUM.pack_into(raw, len(frame.head), digest(raw[: len(frame.head)]))
-    with pytest.raises(UnknownFormat, match="frame flags 0b1000 .*; a newer server wrote it, update pyspark_topics"):
+    with pytest.raises(UnknownFormat, match=r"frame flags 0b1000 .*; a newer server wrote it, update pyspark_topics"):
         frames.verify(view, frames.Head(view, 0))
