@@ -9,8 +9,12 @@ import pytest
 
 TOOL = Path(__file__).parents[2] / "tools/audit.sh"
 FOUND = """
-while [ $# -gt 0 ]; do case $1 in --output=*) to=${1#--output=} ;; --requirement) lock=$2 ;; esac; shift; done
-case $lock in *weak*) echo "h2 4.1.0 CVE-1" >"$to"; exit 1 ;; *away*) exit 1 ;; esac
+passed_over=true
+while [ $# -gt 0 ]; do
+    case $1 in --output=*) to=${1#--output=} ;; --requirement) lock=$2 ;; --strict) passed_over=false ;; esac
+    shift
+done
+case $lock in *weak*) echo "h2 4.1.0 CVE-1" >"$to"; exit 1 ;; *away*) exit 1 ;; *unknown*) $passed_over ;; esac
 """
 
 
@@ -34,9 +38,12 @@ def test_a_vulnerability_is_shown_and_all_locks_are_asked_for(tmp_path: Path) ->
     assert done.stdout == "weak.lock:\nh2 4.1.0 CVE-1\nb.lock: no known vulnerability\n"
 
 
+@pytest.mark.parametrize("lock", ["away.lock", "unknown.lock"])
 @pytest.mark.parametrize("before", ["a.lock", "weak.lock"])
-def test_an_index_that_does_not_answer_is_no_good_news(tmp_path: Path, before: str) -> None:
-    done = audit(tmp_path, before, "away.lock")
+def test_an_index_that_does_not_answer_or_lacks_a_package_is_no_good_news(
+    tmp_path: Path, before: str, lock: str
+) -> None:
+    done = audit(tmp_path, before, lock)
     assert done.returncode == 3
-    assert done.stderr.startswith("NOT AUDITED: away.lock. ")
-    assert "is there a network?" in done.stderr
+    assert done.stderr.startswith(f"NOT AUDITED: {lock}. ")
+    assert "is there a network, without a mirror?" in done.stderr
