@@ -12,12 +12,7 @@ from typing import Any
 import typer
 
 from supervisor.cli import exact
-from supervisor.cli.terminal import (
-    complain,
-    joined,
-    paint,
-    write_line,
-)
+from supervisor.cli.terminal import complain, joined, paint, write_line
 from supervisor.client.python_client import Gap, Record, TopicDeleted
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
