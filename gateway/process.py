@@ -46,6 +46,8 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
+from proto.ipc.gateway_page import Row
+from proto.model.keys import Key
 from proto.model.memory_shares import gateway_share
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
@@ -69,7 +71,9 @@ class Gateway:
     def __init__(self, start: Start) -> None:
         self.limits = start.limits
         self.flight = Flight()
-        self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        share = gateway_share(self.limits.memory_bytes, start.gateways)
+        self.budget = budget = Budget(share, self.limits.body_timeout_ms)
+        self.row = None if start.page_fd < 0 else Row(start.page_fd, start.gateways + 1, start.index)
         self.reactor = Reactor()
         self.shards = Shards(
             start.shards,
@@ -78,6 +82,7 @@ class Gateway:
             askers.named(askers.gateway(start.index), start.incarnation),
         )
         self.keyring = Keyring(start.keys)
+        self._know(start.keys or (), start.places)
         self.api = Api(
             self.shards,
             self.flight,
@@ -87,6 +92,7 @@ class Gateway:
             probe_auth=start.probe_auth,
             hosts=start.hosts,
             cors_origins=start.cors_origins,
+            row=self.row,
         )
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
@@ -105,6 +111,14 @@ class Gateway:
         self._accepting = trio.CancelScope()
         self._closed = trio.Event()
         """Set once the listeners are closed."""
+
+    def _know(self, keys: Sequence[Key], places: Sequence[int]) -> None:
+        if self.row is not None:
+            self.row.know([key.digest for key in keys], places)
+
+    def replace_keys(self, keys: Sequence[Key], places: Sequence[int]) -> None:
+        self._know(keys, places)
+        self.keyring.replace(keys)
 
     async def tidy(self) -> None:
         """Look for garbage and return free memory to the system every `TIDY_S`, the latter in a thread. The byte budget
@@ -231,7 +245,7 @@ async def serve(link: ControlLink) -> None:
             if isinstance(message, ShardStates):
                 gateway.shards.update(message.states)
             elif isinstance(message, Keys):
-                gateway.keyring.replace(message.keys)
+                gateway.replace_keys(message.keys, message.places)
             elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
                 gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):

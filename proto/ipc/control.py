@@ -102,12 +102,20 @@ class Start(Struct, frozen=True, tag=True):
     """Descriptor of the memory of `proto.ipc.in_hand`."""
     cors_origins: list[str] = []
     """Origins of other sites whose pages may use the service (CORS)."""
+    gateways: int = 1
+    """How many gateways divide memory and connections."""
+    page_fd: int = -1
+    """Descriptor of the memory of `proto.ipc.gateway_page`, -1 where there is one gateway."""
+    places: list[int] = []
+    """As in `Keys`."""
 
 
 class Keys(Struct, frozen=True, tag=True):
-    """Gateway: replace the set of known keys by these."""
+    """Gateway: replace the set of known keys by these. `places` are those of `proto.ipc.gateway_page`, if there are
+    several gateways."""
 
     keys: list[Key]
+    places: list[int] = []
 
 
 class AuditLog(Struct, frozen=True, tag=True):
