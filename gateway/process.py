@@ -15,6 +15,7 @@ import trio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
+from gateway.admission.connection_shares import Sharing, divided
 from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract.auth import Keyring
@@ -38,6 +39,7 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Keys,
+    KeysTaken,
     Ping,
     Pong,
     Ready,
@@ -46,7 +48,7 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
-from proto.ipc.gateway_page import Row
+from proto.ipc.gateway_page import Column, Row
 from proto.model.keys import Key
 from proto.model.memory_shares import gateway_share
 from proto.process.allocator import trim_heap
@@ -69,7 +71,7 @@ class Gateway:
     """The parts of one gateway process, and the actions that control messages ask for."""
 
     def __init__(self, start: Start) -> None:
-        self.limits = start.limits
+        self.limits = divided(start.limits, start.gateways)
         self.flight = Flight()
         share = gateway_share(self.limits.memory_bytes, start.gateways)
         self.budget = budget = Budget(share, self.limits.body_timeout_ms)
@@ -103,11 +105,12 @@ class Gateway:
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, self.reactor, others)
+        self.server = Http1Server(front, self.reactor, others, Sharing(self.row, Column.HTTP))
         self.walrus = Walrus(self.shards, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, self.limits)
-        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
-        self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
+        walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)
+        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget, walrus)
+        self.rog_server = TcpServer("rog", self.limits, self.flight, budget, rog)
         self._accepting = trio.CancelScope()
         self._closed = trio.Event()
         """Set once the listeners are closed."""
@@ -177,11 +180,16 @@ class Gateway:
                     nursery.start_soon(self.rog_server.run, rogs)
                     self.api.service.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
+                self._tell_accepting(True)
                 task_status.started()
         # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
         for each in (listener, *walrus, *rog):
             each.close()
         self._closed.set()
+
+    def _tell_accepting(self, accepting: bool) -> None:
+        if self.row is not None:
+            self.row.put(Column.ACCEPTING, accepting)
 
     @staticmethod
     def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
@@ -204,6 +212,7 @@ class Gateway:
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
+        self._tell_accepting(False)
         self._accepting.cancel()
         with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
             await self._closed.wait()
@@ -217,6 +226,8 @@ async def serve(link: ControlLink) -> None:
     start = await link.receive()
     if not isinstance(start, Start):
         return
+    if start.gateways > 1:
+        configure(f"gateway-{start.index}")
     gateway = Gateway(start)
     listener = socket.socket(fileno=start.listen_fd)
     walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
@@ -246,6 +257,7 @@ async def serve(link: ControlLink) -> None:
                 gateway.shards.update(message.states)
             elif isinstance(message, Keys):
                 gateway.replace_keys(message.keys, message.places)
+                await link.send(KeysTaken(message.number))
             elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
                 gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):

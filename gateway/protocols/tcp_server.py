@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import Budget, Kind
+from gateway.admission.connection_shares import Sharing
 from gateway.admission.in_flight import Flight
 from gateway.admission.transfer_rate import Pace, due
 from proto.model.errors import TopicsError
@@ -194,13 +195,16 @@ class TcpConnection:
 class TcpServer:
     """All connections of one protocol, over any number of listening sockets."""
 
-    def __init__(self, name: str, limits: Limits, flight: Flight, budget: Budget) -> None:
+    def __init__(
+        self, name: str, limits: Limits, flight: Flight, budget: Budget, sharing: Sharing | None = None
+    ) -> None:
         self.connections: set[TcpConnection] = set()
         self.name = name
         self._limits = limits
         self._flight = flight
         self._budget = budget
         self._left = trio.Event()
+        self._sharing = sharing or Sharing()
 
     async def run(self, listening: list[Listening]) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
@@ -222,6 +226,7 @@ class TcpServer:
             if len(self.connections) >= self._limits.protocol_max_connections:
                 await self._make_room()
                 continue
+            await self._sharing.polite(listener, len(self.connections))
             try:
                 raw, _ = listener.accept()
             except BlockingIOError:
@@ -234,6 +239,7 @@ class TcpServer:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = TcpConnection(raw, session(), self._limits, self._flight, self._budget)
             self.connections.add(connection)
+            self._sharing.count(len(self.connections))
             nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: TcpConnection) -> None:
@@ -241,6 +247,7 @@ class TcpServer:
             await connection.run()
         finally:
             self.connections.discard(connection)
+            self._sharing.count(len(self.connections))
             self._left.set()
 
     async def _make_room(self) -> None:

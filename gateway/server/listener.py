@@ -13,6 +13,7 @@ import trio
 from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable
 
+from gateway.admission.connection_shares import Sharing
 from gateway.server.connection import Connection
 from gateway.server.eviction import most_connections, who_leaves
 from gateway.server.front import Front
@@ -23,12 +24,15 @@ _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Http1Server:
-    def __init__(self, front: Front, reactor: Reactor, other_connections: int = 0) -> None:
+    def __init__(
+        self, front: Front, reactor: Reactor, other_connections: int = 0, sharing: Sharing | None = None
+    ) -> None:
         self.connections: set[Connection] = set()
         self.most = most_connections(front.limits.max_connections, other_connections)
         self._reactor = reactor
         self._front = front
         self._left = trio.Event()
+        self._sharing = sharing or Sharing()
 
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -50,6 +54,7 @@ class Http1Server:
                 await wait_readable(listener)
                 await self._make_room()
                 continue
+            await self._sharing.polite(listener, len(self.connections))
             try:
                 raw, _ = listener.accept()
             except BlockingIOError:
@@ -69,10 +74,12 @@ class Http1Server:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self._front, raw)
         self.connections.add(connection)
+        self._sharing.count(len(self.connections))
         connection.drive = Drive(self._reactor, raw, connection, nursery, partial(self._ended, connection))
 
     def _ended(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._sharing.count(len(self.connections))
         del connection.drive  # each refers to the other
         self._left.set()
 

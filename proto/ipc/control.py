@@ -8,7 +8,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
                             Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
-    gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
+    gateway → supervisor    Ready(), Complete(), KeysTaken(...) for each Keys, Drained(), Failed(...)
 
 `Failed` announces an exit that a restart alone does not repair (corrupt file, unknown format). The supervisor shows
 the message and restarts the shard after a long pause. The shard is in phase `failed` until a restart succeeds. After
@@ -116,6 +116,14 @@ class Keys(Struct, frozen=True, tag=True):
 
     keys: list[Key]
     places: list[int] = []
+    number: int = 0
+    """Counts the reloads of the supervisor."""
+
+
+class KeysTaken(Struct, frozen=True, tag=True):
+    """Gateway: every request from now on is judged by the keys of this reload."""
+
+    number: int
 
 
 class AuditLog(Struct, frozen=True, tag=True):
@@ -180,6 +188,7 @@ class Failed(Struct, frozen=True, tag=True):
 Control = (
     Start
     | Keys
+    | KeysTaken
     | AuditLog
     | Shards
     | Askers

@@ -25,6 +25,7 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    KeysTaken,
     Pong,
     Progress,
     Ready,
@@ -126,6 +127,8 @@ class Child:
         self.troubled = False
         """Whether the child was held, or died several times in a row, since it last served. While it waits or is held,
         its phase is `failed`; its state is not, unless it is given up."""
+        self.heard: Callable[[Control], object] = lambda message: None
+        """Called with the messages of a gateway that concern all gateways."""
         self.drained = trio.Event()
         self.gone = trio.Event()
         self._start = start
@@ -303,6 +306,8 @@ class Child:
         match message:
             case Pong():
                 pass
+            case KeysTaken():
+                self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:
                     self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term

@@ -1,17 +1,17 @@
 """Service: readiness, restarts and shutdown of all processes.
 
 1  `boot` opens what the service needs. If that fails, nothing is started.
-2  Start shards and gateway together. The gateway answers from its start.
-3  The shards report phases (open → replay → derive → ready), which the supervisor passes on to the gateway.
-4  When all are ready and the gateway has reached every shard, report readiness to systemd and the terminal.
+2  Start shards and gateways together. A gateway answers from its start.
+3  The shards report phases (open → replay → derive → ready), which the supervisor passes on to the gateways.
+4  When all are ready and the gateways have reached every shard, report readiness to systemd and the terminal.
 5  Restart a child that dies, while the others continue; the watchdog kills a child that hangs (`watchdog`).
    A shard that cannot start, or dies too often, is restarted after long pauses (`restart`). Meanwhile requests to its
    topics get 503, and the other shards serve. Readiness does not wait for it, and names the missing shard.
    If no shard has ever served and none can start, the service ends, with exit status 3 if a shard sent `Failed`, else
-   1. It also ends when the gateway dies too often.
+   1. It also ends when its only gateway dies too often, or no gateway can start (`gateways`).
 6  On SIGHUP, open the audit log and read the keys again.
 7  On SIGUSR1, have the shards taken over from the machine that holds them.
-8  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
+8  On SIGTERM or SIGINT, drain and stop the gateways, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import trio
 
-from proto.ipc import askers, control, in_hand
+from proto.ipc import askers, in_hand
 from proto.ipc.control import Askers, Shards, ShardState, Start, TakeOver
 from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
@@ -35,6 +35,7 @@ from supervisor.process.audit_file import AuditFile, AuditFileError
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms
 from supervisor.process.datadir import DataDir, shard_name
 from supervisor.process.forks import GATEWAY, SHARD, ForkServer
+from supervisor.process.gateways import Gateways
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir
@@ -48,8 +49,6 @@ EXIT_BEYOND_HELP = 3
 """A child sent `Failed`, so that a restart will not help; service managers should not restart the service."""
 EXIT_FORCED = 130
 
-DRAIN_MARGIN_S = 2.0
-GATEWAY_STOP_S = 5.0
 OTHERS_FIRST_S = 8.0
 """The time for the other shards to ship everything before shard 0 ends its term; longer than their own limit."""
 PROGRESS_LOG_S = 2.0
@@ -104,6 +103,8 @@ class Service:
         """Whether a shard has ever served."""
         self._seen: dict[str, tuple[ChildState, str, int, str, str]] = {}
         self._logged_at: dict[str, float] = {}
+        self._news: dict[str, trio.Event] = {}
+        """By name of a child: set when it has to hear of others."""
         self._forks = forks
         self._make_children()
 
@@ -116,18 +117,32 @@ class Service:
         # OpenTelemetry's settings may hold credentials, so only the gateway, which needs them, gets them.
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
-        def child(name: str, module: str, prepare: Callable[[int], Launch], vital: bool, **more: str) -> Child:
+        def child(
+            module: str, more: Mapping[str, str], name: str, prepare: Callable[[int], Launch], *, vital: bool = False
+        ) -> Child:
             limit, start = settings.restart_limit, partial(self._forks.fork, module)
-            return Child(name, start, environment | more, prepare, self._changed, self._log, limit, vital)
+            made = Child(name, start, {**environment, **more}, prepare, self._changed, self._log, limit, vital)
+            self._news[name] = trio.Event()
+            return made
 
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
-            child(shard_name(index), SHARD, partial(self._for_shard, index), vital=False, **stores)
+            child(SHARD, stores, shard_name(index), partial(self._for_shard, index))
             for index in range(self._data.shards)
         ]
-        self._gateway = child("gateway", GATEWAY, self._for_gateway, vital=True, **telemetry)
-        self._children = [*self._shards, self._gateway]
-        self._news = {child.name: trio.Event() for child in self._children}
+        sockets = [self._listening, *self._protocols.all]
+        self._gateways = Gateways(
+            settings.gateway_count,
+            partial(child, GATEWAY, telemetry),
+            self._start_of_gateway,
+            [each.fileno() for each in sockets],
+            self._audit,
+            self._log,
+        )
+        self._gateways.start_with(self._keys.keys)
+        self._children = [*self._shards, *self._gateways]
+        for each in self._gateways:
+            each.heard = partial(self._gateways.heard, each)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
@@ -152,18 +167,9 @@ class Service:
             in_hand_fd=self._in_hand[index],
         )
 
-    def _for_gateway(self, incarnation: int) -> Launch:
-        audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs.fileno())
-        return Launch(
-            partial(self._start_of_gateway, incarnation),
-            (self._listening.fileno(), *(each.fileno() for each in self._protocols.all), *audit),
-        )
-
-    def _start_of_gateway(self, incarnation: int) -> Start:
-        audit = self._audit
+    def _start_of_gateway(self) -> Start:
         return Start(
             role="gateway",
-            incarnation=incarnation,
             limits=self._settings.limits(),
             shards=self._data.shards,
             data_dir=str(self._data.path),
@@ -171,13 +177,10 @@ class Service:
             walrus_fds=[each.fileno() for each in self._protocols.walrus],
             rog_fds=[each.fileno() for each in self._protocols.rog],
             states=self.states(),
-            keys=None if self._keys.keys is None else list(self._keys.keys),
             probe_auth=self._settings.probe_auth,
             request_log=self._settings.request_log,
             hosts=[self._settings.host, *self._settings.host_list],
             cors_origins=self._settings.origin_list,
-            audit_fd=-1 if audit is None else audit.descriptor,
-            audit_fds=-1 if audit is None else audit.theirs.fileno(),
         )
 
     def states(self) -> list[ShardState]:
@@ -202,7 +205,7 @@ class Service:
     def askers(self) -> dict[str, int]:
         """The first incarnation of each process that sends requests to shards and may still live, for the shards."""
         living = {askers.shard(index): child.first_living for index, child in enumerate(self._shards)}
-        return {askers.gateway(0): self._gateway.first_living, **living}
+        return {**self._gateways.askers(), **living}
 
     async def run(self) -> int:
         """Serve until a signal, or until the service gives up. Returns the exit status. No child is left."""
@@ -230,6 +233,7 @@ class Service:
             nursery.cancel_scope.cancel()
         for descriptor in self._in_hand:
             os.close(descriptor)
+        self._gateways.close()
         self._log.info("stopped", exit_status=self._exit_status)
         return self._exit_status
 
@@ -282,7 +286,7 @@ class Service:
             self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
             return "the keys were not reloaded, those from before stay"
         self._keys = Keys(keys, path)
-        await self._gateway.tell(control.Keys(list(keys)))
+        await self._gateways.use(keys)
         self._log.info("keys_reloaded", keys=len(keys))
         return f"{len(keys)} keys reloaded"
 
@@ -294,7 +298,7 @@ class Service:
         except AuditFileError as error:
             self._log.error("audit_log_not_reopened", reason=str(error), action="the file from before is written to")
             return
-        await self._gateway.tell(control.AuditLog())
+        await self._gateways.reopen_audit_log()
         self._log.info("audit_log_reopened")
 
     def _end(self, status: int, reason: str) -> None:
@@ -311,26 +315,30 @@ class Service:
             self._notifier.status(f"{child.name}: {child.reason}")
             self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
 
-    def _give_up_if_no_shard_starts(self) -> None:
-        if self._ending.is_set() or self._served or not all(shard.held for shard in self._shards):
+    def _give_up_if_hopeless(self) -> None:
+        if not self._served and all(shard.held for shard in self._shards):
+            self._give_up(self._shards, "no shard can start")
+        if self._gateways.hopeless:
+            self._give_up([*self._gateways], "no gateway can start")
+
+    def _give_up(self, children: Sequence[Child], reason: str) -> None:
+        if self._ending.is_set():
             return
-        for shard in self._shards:
-            self._log.error("giving_up", child=shard.name, reason=shard.reason)
-        permanent = [shard for shard in self._shards if shard.permanent]
-        first = (permanent or self._shards)[0]
+        for child in children:
+            self._log.error("giving_up", child=child.name, reason=child.reason)
+        permanent = [child for child in children if child.permanent]
+        first = (permanent or children)[0]
         self._notifier.status(f"{first.name}: {first.reason}")
-        self._end(EXIT_BEYOND_HELP if permanent else EXIT_FAILED, "no shard can start")
+        self._end(EXIT_BEYOND_HELP if permanent else EXIT_FAILED, reason)
 
     async def _shut_down(self) -> None:
         drain_s = self._settings.drain_timeout_ms / 1000
         stop_s = self._settings.stop_timeout_ms / 1000
         self._notifier.stopping("finishing requests in flight")
-        # The gateway has its own copies of these sockets and decides when clients are refused.
+        # The gateways have copies of these sockets and decide when clients are refused.
         for each in (self._listening, *self._protocols.all):
             each.close()
-        if self._gateway.state is ChildState.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
-            self._log.error("drain_timed_out", deadline_s=drain_s)
-        await self._gateway.stop(GATEWAY_STOP_S)
+        await self._gateways.stop(drain_s)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
             for shard in self._shards[1:]:
@@ -347,17 +355,20 @@ class Service:
         while True:
             await self._news[child.name].wait()
             self._news[child.name] = trio.Event()
-            if child is not self._gateway:
+            if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
-        for name, news in self._news.items():
-            if child is not self._gateway or name != self._gateway.name:
-                news.set()
+        # The gateways hear of shards only.
+        of_gateway = child in self._gateways
+        for each in self._shards if of_gateway else self._children:
+            self._news[each.name].set()
+        if of_gateway:
+            self._gateways.changed(child)
         key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:
-            if child is self._gateway:
+            if of_gateway:
                 self._report_readiness()
             else:
                 self._report_progress(child)
@@ -368,12 +379,12 @@ class Service:
         except OSError as error:
             self._log.warning("status_file_not_written", error=str(error))
         if child.state is ChildState.SERVING:
-            self._served = self._served or child is not self._gateway
+            self._served = self._served or not of_gateway
             self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
         elif child.state is ChildState.STARTING:
             self._report_progress(child, always=child.total_bytes > 0)
         elif child.state is ChildState.HELD:
-            self._give_up_if_no_shard_starts()
+            self._give_up_if_hopeless()
         self._report_readiness()
 
     def _report_progress(self, child: Child, *, always: bool = False) -> None:
@@ -396,13 +407,14 @@ class Service:
             return
         self._report_standby()
         down = [child.name for child in self._children if child.state is not ChildState.SERVING]
+        without = f", without {', '.join(down)}" if down else ""
         if self._announced:
-            self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
-        elif self._served and self._gateway.complete and all(self._decided(child) for child in self._children):
+            serving = f"serving {self._url}{without}"
+            self._notifier.status(serving if self._ready else "not ready: " + ", ".join(down))
+        elif self._served and self._gateways.complete and all(self._decided(shard) for shard in self._shards):
             # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
             # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self._announced = True
-            without = f", without {', '.join(down)}" if down else ""
             self._notifier.ready(f"serving {self._url}{without}")
             self._log.info(
                 "ready",
@@ -429,6 +441,11 @@ class Service:
             by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
             self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
 
+    @property
+    def _ready(self) -> bool:
+        """Whether every shard serves, and a gateway."""
+        return all(child.state is ChildState.SERVING for child in self._shards) and self._gateways.serving
+
     @staticmethod
     def _decided(child: Child) -> bool:
         """Whether readiness need not wait for the child: it serves, or is in trouble."""
@@ -444,7 +461,7 @@ class Service:
             "walrus": self._shown["walrus"],
             "rog": self._shown["rog"],
             "data_dir": str(self._data.path),
-            "ready": all(child.state is ChildState.SERVING for child in self._children),
+            "ready": self._ready,
             "children": {
                 child.name: {
                     "pid": child.pid,

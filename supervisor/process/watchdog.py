@@ -61,7 +61,7 @@ class Watchdog:
         self._children = children
         self._notifier = notifier
         self._log = logger
-        self._tick_s = min(LONGEST_TICK_S, *(each / 4 for each in (hang_s, manager_s) if each is not None))
+        self._tick_s = min([LONGEST_TICK_S, *(each / 4 for each in (hang_s, manager_s) if each is not None)])
         self._silence = {child.name: 0.0 for child in children}
         self._told: set[str] = set()
 

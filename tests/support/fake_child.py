@@ -13,7 +13,8 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     mute          ready, answers no Ping
     nonsense      sends bytes that are no message
 
-`BEHAVIOUR:N` is that of shard N until FAKE_DIRECTORY/mended exists; the others, and shard N afterwards, are good.
+`BEHAVIOUR:N` is that of shard N, or of the child NAME, until FAKE_DIRECTORY/mended exists; the others, and that one
+afterwards, are good.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    Keys,
+    KeysTaken,
     Ping,
     Pong,
     Progress,
@@ -61,7 +64,7 @@ def run() -> int:
             if isinstance(message, Start):
                 name = f"{message.role}-{message.index}"
                 behaviour, _, index = behaviour.partition(":")
-                if index and (name != f"shard-{index}" or (directory / "mended").exists()):
+                if index and (name not in (index, f"shard-{index}") or (directory / "mended").exists()):
                     behaviour = "good"
             line = json.dumps(
                 [
@@ -96,6 +99,8 @@ def run() -> int:
                     if behaviour == "hang-up":
                         control.shutdown(socket.SHUT_RDWR)
                         time.sleep(60)
+                case Keys(), _:
+                    say(KeysTaken(message.number))
                 case Ping(), "mute":
                     pass
                 case Ping(), _:

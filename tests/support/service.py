@@ -92,6 +92,7 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
         self.environment = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_") and n != "NOTIFY_SOCKET"}
         self.environment |= {"TOPICS_DATA_DIR": str(self.data_dir), "TOPICS_RUNTIME_DIR": str(self.runtime_dir)}
+        self.environment["TOPICS_GATEWAYS"] = os.environ.get("TOPICS_TEST_GATEWAYS", "1")
         if shards is not None:
             self.environment["TOPICS_SHARDS"] = str(shards)
         self.environment |= environment
@@ -177,7 +178,7 @@ class Service:
 
     def kill_child(self, name: str) -> int:
         """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation."""
-        child = self.status()["children"][name]
+        child = self.child(name)
         os.kill(child["pid"], signal.SIGKILL)
         return int(child["incarnation"])
 
@@ -211,7 +212,9 @@ class Service:
         return found
 
     def child(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.status()["children"][name]
+        """A child as the status file has it. `gateway` is the first one of several."""
+        children = self.status()["children"]
+        found: dict[str, Any] = children[name] if name in children else children[f"{name}-0"]
         return found
 
     def pids(self) -> list[int]:

@@ -170,7 +170,7 @@ async def test_commands_of_a_socket_have_lines_as_requests_have(tmp_path: Path) 
 def test_a_new_gateway_takes_the_file_that_was_opened_while_it_was_started(tmp_path: Path) -> None:
     """What it inherited is the file from before."""
     before, after = AuditFile(tmp_path / "audit"), tmp_path / "audit"
-    inherited, further = os.dup(before.descriptor), os.dup(before.theirs.fileno())
+    inherited, further = os.dup(before.descriptor), os.dup(before.theirs[0].fileno())
     after.rename(tmp_path / "audit.1")
     before.reopen()
     request: Any = SimpleNamespace(key=None, peer=lambda: "192.0.2.7")

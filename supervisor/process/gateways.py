@@ -1,0 +1,178 @@
+"""The gateways of a service: their first messages, their keys, and their end.
+
+All gateways accept connections from the same listening sockets, which the supervisor holds. None of them is vital while
+there are several: one that dies is started again, and the others take the connections meanwhile. The service ends if
+none can be started. A single gateway is vital.
+
+Several gateways share a page (`proto.ipc.gateway_page`). The supervisor makes it before the first of them starts, and
+clears the row of each that has died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+from msgspec.structs import replace
+
+from proto.ipc import askers
+from proto.ipc.control import AuditLog, Control, Keys, KeysTaken, Start
+from proto.ipc.gateway_page import Page
+from proto.model.keys import Key
+from supervisor.process.audit_file import AuditFile
+from supervisor.process.child import Child, Launch
+from supervisor.process.states import ChildState
+
+DRAIN_MARGIN_S = 2.0
+STOP_S = 5.0
+CONFIRM_S = 30.0
+"""How long a reload waits for a gateway that does not confirm its keys and is not killed."""
+
+
+class MakeChild(Protocol):
+    def __call__(self, name: str, prepare: Callable[[int], Launch], *, vital: bool) -> Child: ...
+
+
+class Gateways:
+    """`first` makes the part of the first message that all gateways have in common, `inherit` are their descriptors.
+    `make` makes a child, which calls `changed` and `heard`."""
+
+    def __init__(
+        self,
+        number: int,
+        make: MakeChild,
+        first: Callable[[], Start],
+        inherit: Sequence[int],
+        audit: AuditFile | None,
+        log: Any,
+    ) -> None:
+        self.page = Page(number + 1) if number > 1 else None
+        self._first = first
+        self._inherit = tuple(inherit)
+        self._audit = audit
+        self._log = log
+        self._keys: Sequence[Key] | None = None
+        self._reloads = 0
+        self._confirmed: dict[str, int] = {}
+        """The last reload that each gateway has confirmed, by name."""
+        self._news = trio.Event()
+        """Set, and replaced, at every change of a gateway, and when one confirms its keys."""
+        names = ["gateway"] if number == 1 else [f"gateway-{index}" for index in range(number)]
+        self._all = [make(name, partial(self._launch, index), vital=number == 1) for index, name in enumerate(names)]
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._all)
+
+    def __contains__(self, child: object) -> bool:
+        return child in self._all
+
+    def _launch(self, index: int, incarnation: int) -> Launch:
+        audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs[index].fileno())
+        page = () if self.page is None else (self.page.descriptor,)
+        return Launch(partial(self._start, index, incarnation), (*self._inherit, *audit, *page))
+
+    def _start(self, index: int, incarnation: int) -> Start:
+        return replace(
+            self._first(),
+            index=index,
+            incarnation=incarnation,
+            gateways=len(self._all),
+            keys=None if self._keys is None else list(self._keys),
+            places=self._places(),
+            page_fd=-1 if self.page is None else self.page.descriptor,
+            audit_fd=-1 if self._audit is None else self._audit.descriptor,
+            audit_fds=-1 if self._audit is None else self._audit.theirs[index].fileno(),
+        )
+
+    def _places(self) -> list[int]:
+        return [] if self.page is None else self.page.places(key.digest for key in self._keys or ())
+
+    # -- what is known of them
+
+    def askers(self) -> dict[str, int]:
+        """As `proto.ipc.control.Askers`, of the gateways."""
+        return {askers.gateway(index): child.first_living for index, child in enumerate(self._all)}
+
+    @property
+    def complete(self) -> bool:
+        """Whether readiness need not wait for them: one has reached all shards, and so have the others that can."""
+        return any(child.complete for child in self._all) and all(
+            child.complete or child.troubled for child in self._all
+        )
+
+    @property
+    def serving(self) -> bool:
+        return any(child.state is ChildState.SERVING for child in self._all)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether none of several can be started."""
+        return len(self._all) > 1 and all(child.held for child in self._all)
+
+    def changed(self, child: Child) -> None:
+        """A gateway has changed. Of one without a process, nothing counts any more."""
+        if self.page is not None and child.pid is None:
+            self.page.clear(self._all.index(child))
+        self._renew()
+
+    def heard(self, child: Child, message: Control) -> None:
+        """A gateway has sent a message that concerns the gateways."""
+        match message:
+            case KeysTaken():
+                self._confirmed[child.name] = message.number
+                self._renew()
+            case _:
+                pass
+
+    def _renew(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    # -- messages to them
+
+    def start_with(self, keys: Sequence[Key] | None) -> None:
+        """Gateways that start from now on get these keys."""
+        self._keys = keys
+
+    async def use(self, keys: Sequence[Key]) -> None:
+        """Replace the keys. Returns when each gateway has confirmed that it uses them, or is gone: its successor starts
+        with them."""
+        self._keys = keys
+        self._reloads += 1
+        message = Keys(list(keys), self._places(), self._reloads)
+        async with trio.open_nursery() as nursery:
+            for child in self._all:
+                if child.pid is not None:  # otherwise they stand in its first message
+                    nursery.start_soon(self._confirm, child, child.incarnation, message)
+
+    async def _confirm(self, child: Child, incarnation: int, message: Keys) -> None:
+        with trio.move_on_after(CONFIRM_S):
+            await child.tell(message)
+            while child.pid is not None and child.incarnation == incarnation:
+                if self._confirmed.get(child.name, 0) >= message.number:
+                    return
+                await self._news.wait()
+            return
+        self._log.error("keys_not_confirmed", child=child.name, waited_s=CONFIRM_S)
+
+    async def reopen_audit_log(self) -> None:
+        """Have them write to the audit log that was opened again."""
+        for child in self._all:
+            await child.tell(AuditLog())
+
+    async def stop(self, drain_s: float) -> None:
+        """Drain and stop all at once. Returns when their processes are gone."""
+        async with trio.open_nursery() as nursery:
+            for child in self._all:
+                nursery.start_soon(self._stop, child, drain_s)
+
+    async def _stop(self, child: Child, drain_s: float) -> None:
+        if child.state is ChildState.SERVING and not await child.drain(drain_s + DRAIN_MARGIN_S):
+            self._log.error("drain_timed_out", child=child.name, deadline_s=drain_s)
+        await child.stop(STOP_S)
+
+    def close(self) -> None:
+        if self.page is not None:
+            self.page.close()

@@ -1,0 +1,169 @@
+"""Claims about a service with several gateways: deaths lose nothing, limits hold over all, keys change in all."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service, ask, until
+from tests.support.writers import Writer, verify
+
+NAMES = ["gateway-0", "gateway-1", "gateway-2"]
+KILLS = int(os.environ.get("TOPICS_TEST_GATEWAY_KILLS", "6"))
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    with ExitStack() as closing:
+
+        def made(**environment: str) -> Service:
+            service = Service(tmp_path, TOPICS_GATEWAYS="3", TOPICS_RESTART_LIMIT="1000", **environment)
+            return closing.enter_context(service)
+
+        yield made
+
+
+def descriptors(service: Service) -> list[int]:
+    return [len(os.listdir(f"/proc/{service.child(name)['pid']}/fd")) for name in NAMES]
+
+
+def serving(service: Service) -> bool:
+    return all(service.child(name)["state"] == "serving" for name in NAMES)
+
+
+def test_connections_are_spread_evenly(three: Callable[..., Service]) -> None:
+    service = three()
+    before = descriptors(service)
+    connections = [service.connect() for _ in range(30)]
+    for connection in connections:
+        assert ask(connection, "GET", "/v0/health")[0] == 200
+    grown = [after - then for after, then in zip(descriptors(service), before, strict=True)]
+    assert sum(grown) == 30
+    assert max(grown) - min(grown) <= 6
+    for connection in connections:
+        connection.close()
+
+
+def test_killed_gateways_lose_and_double_nothing(three: Callable[..., Service]) -> None:
+    service = three()
+    dice = random.Random(7)
+    writers = [Writer(service, f"w{n}", [f"kill:{n}", "kill:all"], n, "fsync") for n in range(4)]
+    for writer in writers:
+        writer.start()
+    until(lambda: all(writer.acks for writer in writers), "a first ack for every writer")
+    for _ in range(KILLS):
+        name = dice.choice(NAMES)
+        incarnation = service.kill_child(name)
+        until(lambda name=name, n=incarnation: service.child(name)["incarnation"] > n, "a new gateway", PATIENCE_S)
+        until(lambda: serving(service), "all gateways", PATIENCE_S)
+        acks = [writer.acks for writer in writers]
+        until(lambda acks=acks: all(w.acks > n for w, n in zip(writers, acks, strict=True)), "further acks")
+    for writer in writers:
+        writer.finish()
+    assert {answer.status for writer in writers for answer in writer.answers} <= {200, 201}, "none is refused"
+    assert sum(writer.broken for writer in writers) > 0, "there were connections to break"
+    assert verify(service, writers) > 0
+
+
+def test_when_all_gateways_are_killed_connections_wait(three: Callable[..., Service]) -> None:
+    service = three()
+    for name in NAMES:
+        os.kill(service.child(name)["pid"], signal.SIGSTOP)
+    with ThreadPoolExecutor(8) as asking:
+        answers = [asking.submit(service.request, "GET", "/v0/health", timeout_s=PATIENCE_S) for _ in range(8)]
+        for name in NAMES:
+            service.kill_child(name)
+        assert [answer.result()[0] for answer in answers] == [200] * 8
+
+
+def test_while_a_gateway_hangs_the_others_take_the_connections(three: Callable[..., Service]) -> None:
+    service = three(TOPICS_HANG_TIMEOUT_MS="0")
+    pid = service.child("gateway-1")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for number in range(60):
+            assert service.request("POST", "/v0/topics/hung", {"records": [{"data": number}]})[0] in (200, 201)
+        assert time.monotonic() - began < PATIENCE_S
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_limits_hold_over_all_gateways(three: Callable[..., Service], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n")
+    service = three(
+        TOPICS_API_KEYS_FILE=str(keys),
+        TOPICS_MAX_SSE_CONNECTIONS="9",
+        TOPICS_MAX_SSE_CONNECTIONS_PER_KEY="5",
+    )
+
+    def opened(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection = service.connect()
+        closing.callback(connection.close)
+        connection.request("POST", "/v0/topics/limits", json.dumps({"records": [{"data": 1}]}), headers)
+        connection.getresponse().read()
+        connection.request("POST", "/v0/watch", json.dumps({"topics": {"limits": {}}}), headers)
+        wid = json.load(connection.getresponse())["wid"]
+        connection.request("GET", f"/v0/watch/{wid}", headers=headers)
+        return connection.getresponse().status
+
+    with ExitStack() as closing:
+        # At most half of the streams of a service are those of one of several keys.
+        assert [opened("one") for _ in range(8)] == [200] * 4 + [429] * 4
+        assert [opened("two") for _ in range(6)] == [200] * 4 + [429] * 2
+    with ExitStack() as closing:
+        until(lambda: opened("one") == 200, "the slot of a stream that has ended")
+
+
+def test_a_reload_reaches_all_gateways(three: Callable[..., Service], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("before\n")
+    service = three(TOPICS_API_KEYS_FILE=str(keys))
+
+    def statuses(key: str) -> set[int]:
+        found = set()
+        for _ in range(12):
+            connection = service.connect()
+            connection.request("GET", "/v0/topics", headers={"Authorization": f"Bearer {key}"})
+            answer = connection.getresponse()
+            found.add(answer.status)
+            answer.close()
+            connection.close()
+        return found
+
+    assert statuses("before") == {200}
+    keys.write_text("after\n")
+    assert service.process is not None
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: "keys_reloaded" in service.log_text(), "the reload")
+    assert (statuses("before"), statuses("after")) == ({401}, {200})
+
+
+def test_a_drain_ends_all_gateways_and_loses_nothing(three: Callable[..., Service]) -> None:
+    service = three()
+    writers = [Writer(service, f"w{n}", [f"drain:{n}"], n, "disk") for n in range(4)]
+    for writer in writers:
+        writer.start()
+    until(lambda: all(writer.acks for writer in writers), "a first ack for every writer")
+    assert service.stop() == 0
+    for writer in writers:
+        writer.finish()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", service.port))
+    refused = [a.body["error"]["code"] for w in writers for a in w.answers if a.status == 503]
+    assert set(refused) <= {"shutting_down"}
+    service.start()
+    assert verify(service, writers) > 0
