@@ -21,7 +21,6 @@ from gateway.api.dispatch import Api
 from gateway.contract.auth import Keyring
 from gateway.observe import tracing
 from gateway.observe.audit import Audit
-from gateway.observe.metrics import Protocol
 from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import Listening, TcpServer
@@ -40,6 +39,7 @@ from proto.ipc.control import (
     Drained,
     Keys,
     KeysTaken,
+    OtherFigures,
     Ping,
     Pong,
     Ready,
@@ -48,6 +48,7 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
+from proto.ipc.gateway_figures import ProtocolFigures
 from proto.ipc.gateway_page import Column, Row
 from proto.model.keys import Key
 from proto.model.memory_shares import gateway_share
@@ -192,8 +193,10 @@ class Gateway:
             self.row.put(Column.ACCEPTING, accepting)
 
     @staticmethod
-    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
-        return Protocol(server.name, len(server.connections), commands)
+    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> ProtocolFigures:
+        return ProtocolFigures(
+            server.name, len(server.connections), [(*key, number) for key, number in commands.items()]
+        )
 
     async def drain(self) -> None:
         """Finish the requests in flight, refuse new ones, then close every connection and the listeners.
@@ -239,7 +242,10 @@ async def serve(link: ControlLink) -> None:
         gateway.shards.update(start.states)
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
-        nursery.start_soon(gateway.api.service.history.run)
+        service = gateway.api.service
+        if start.gateways > 1:
+            await nursery.start(service.colleagues.run, link.send)
+        nursery.start_soon(service.history.run)
         nursery.start_soon(gateway.expire_keys)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
@@ -261,7 +267,9 @@ async def serve(link: ControlLink) -> None:
             elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
                 gateway.api.outcomes.audit.reopened()
             elif isinstance(message, Ping):
-                await link.send(Pong())
+                await link.send(Pong(service.figures() if start.gateways > 1 else None))
+            elif isinstance(message, OtherFigures):
+                service.colleagues.heard(message)
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
         # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.

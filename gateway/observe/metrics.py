@@ -5,37 +5,27 @@ A shard that is down counts with its last statistics, so that a restart does not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
-from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures
 from proto.ipc.message import Reply
 from proto.ipc.operations import Figures, Stats
 from proto.model.keys import Key
-from proto.process.faults import faults
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """A protocol other than HTTP: its name, its open connections, its commands so far by (command, result)."""
-
-    name: str
-    connections: int
-    commands: Mapping[tuple[str, str], int]
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies. `max_topics` limits
-    the topics, and the cursors, of all shards that have metrics of their own."""
+    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies, `gateways` those of all
+    gateways together. `max_topics` limits the topics, and the cursors, of all shards that have metrics of their own."""
 
     phases: list[str]
     serving: list[bool]
@@ -43,16 +33,11 @@ class Snapshot:
     counters: list[tuple[int, int, int]]
     shard_stats: list[ShardFigures]
     draining: bool
-    requests: Mapping[tuple[str, int], int]
-    in_flight: int
-    streams: int
+    gateways: GatewayFigures
     max_topics: int
     incarnations: list[int]
-    protocols: Sequence[Protocol] = ()
     hangs: Sequence[int] = ()
-    internal_errors: Mapping[str, int] = field(default_factory=faults.counts.copy)
-    """Of the gateway, by operation."""
-    uptime_ms: int = field(default_factory=uptime_ms)
+    several_gateways: bool = False
 
 
 class Scraper:

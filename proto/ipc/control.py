@@ -7,6 +7,8 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
                             Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
+    between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
+    the supervisor          (`proto.ipc.gateway_figures`)
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Complete(), KeysTaken(...) for each Keys, Drained(), Failed(...)
 
@@ -23,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from proto.errors import ProtoError
+from proto.ipc.gateway_figures import GatewayFigures
 from proto.model.keys import Key
 from proto.model.limits import Limits
 
@@ -178,7 +181,23 @@ class TakeOver(Struct, frozen=True, tag=True):
 class Ping(Struct, frozen=True, tag=True): ...
 
 
-class Pong(Struct, frozen=True, tag=True): ...
+class Pong(Struct, frozen=True, tag=True):
+    figures: GatewayFigures | None = None
+    """Of one of several gateways."""
+
+
+class FiguresWanted(Struct, frozen=True, tag=True):
+    """Gateway: what it counts itself, and a question for the others. `number` counts its questions."""
+
+    number: int
+    figures: GatewayFigures
+
+
+class OtherFigures(Struct, frozen=True, tag=True):
+    """Supervisor: the answer to the gateway's last question, of that `number`."""
+
+    number: int
+    figures: GatewayFigures
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -201,6 +220,8 @@ Control = (
     | TakeOver
     | Ping
     | Pong
+    | FiguresWanted
+    | OtherFigures
     | Failed
 )
 _decode = msgspec.msgpack.Decoder(Control).decode

@@ -25,6 +25,7 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    FiguresWanted,
     KeysTaken,
     Pong,
     Progress,
@@ -81,6 +82,16 @@ class Child:
     `changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread.
     """
 
+    phase = "down"
+    done_bytes = 0
+    total_bytes = 0
+    holder = ""
+    """In phase `standby`, the address of the machine that holds the shard."""
+    damage = ""
+    """In phase `standby`, what is damaged in the bucket."""
+    term = 0
+    """Of this machine, if it holds the shard."""
+
     def __init__(
         self,
         name: str,
@@ -97,21 +108,14 @@ class Child:
         self.state = ChildState.IDLE
         self.incarnation = 0
         self.pid: int | None = None
-        self.phase = "down"
-        self.done_bytes = 0
-        self.total_bytes = 0
-        self.holder = ""
-        """In phase `standby`, the address of the machine that holds the shard."""
-        self.damage = ""
-        """In phase `standby`, what is damaged in the bucket."""
-        self.term = 0
-        """Of this machine, if it holds the shard."""
         self.first_living = 1
         """The first incarnation that may still live; see `proto.ipc.askers`."""
         self.heard_at = 0.0
         """Time of the present incarnation's last message, or of its start; trio's clock, s."""
         self.spoken = False
         """Whether the present incarnation has sent a message."""
+        self.deaths = 0
+        """How often the child died without being asked to end."""
         self.hangs = 0
         """How often the watchdog killed the child because it did not answer."""
         self.in_hand: list[list[int]] = []
@@ -186,6 +190,7 @@ class Child:
                     level = self._log.info if status == 0 else self._log.warning
                     level("child_ended", incarnation=self.incarnation, status=describe(status))
                     return
+                self.deaths += 1
                 deaths.append(Death(now, uptime, over_a_request=bool(self.in_hand)))
                 self._log.error(
                     "child_died",
@@ -304,9 +309,7 @@ class Child:
         self.heard_at = trio.current_time()
         self.spoken = True
         match message:
-            case Pong():
-                pass
-            case KeysTaken():
+            case Pong() | KeysTaken() | FiguresWanted():
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:

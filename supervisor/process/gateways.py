@@ -18,7 +18,8 @@ import trio
 from msgspec.structs import replace
 
 from proto.ipc import askers
-from proto.ipc.control import AuditLog, Control, Keys, KeysTaken, Start
+from proto.ipc.control import AuditLog, Control, FiguresWanted, Keys, KeysTaken, OtherFigures, Pong, Start
+from proto.ipc.gateway_figures import Accounts
 from proto.ipc.gateway_page import Page
 from proto.model.keys import Key
 from supervisor.process.audit_file import AuditFile
@@ -57,8 +58,11 @@ class Gateways:
         self._reloads = 0
         self._confirmed: dict[str, int] = {}
         """The last reload that each gateway has confirmed, by name."""
+        self._accounts = Accounts()
+        self._asked: dict[str, int] = {}
+        """The question that each gateway waits for an answer to, by name."""
         self._news = trio.Event()
-        """Set, and replaced, at every change of a gateway, and when one confirms its keys."""
+        """Set, and replaced, at every change of a gateway, and when one asks or confirms something."""
         names = ["gateway"] if number == 1 else [f"gateway-{index}" for index in range(number)]
         self._all = [make(name, partial(self._launch, index), vital=number == 1) for index, name in enumerate(names)]
 
@@ -107,14 +111,21 @@ class Gateways:
         return any(child.state is ChildState.SERVING for child in self._all)
 
     @property
+    def several(self) -> bool:
+        return len(self._all) > 1
+
+    @property
     def hopeless(self) -> bool:
         """Whether none of several can be started."""
-        return len(self._all) > 1 and all(child.held for child in self._all)
+        return self.several and all(child.held for child in self._all)
 
     def changed(self, child: Child) -> None:
         """A gateway has changed. Of one without a process, nothing counts any more."""
-        if self.page is not None and child.pid is None:
-            self.page.clear(self._all.index(child))
+        if child.pid is None:
+            self._accounts.died(child.name)
+            self._asked.pop(child.name, None)
+            if self.page is not None:
+                self.page.clear(self._all.index(child))
         self._renew()
 
     def heard(self, child: Child, message: Control) -> None:
@@ -123,8 +134,13 @@ class Gateways:
             case KeysTaken():
                 self._confirmed[child.name] = message.number
                 self._renew()
-            case _:
-                pass
+            case Pong():
+                if message.figures is not None:
+                    self._accounts.report(child.name, message.figures)
+            case FiguresWanted():
+                self._accounts.report(child.name, message.figures)
+                self._asked[child.name] = message.number
+                self._renew()
 
     def _renew(self) -> None:
         self._news.set()
@@ -156,6 +172,15 @@ class Gateways:
                 await self._news.wait()
             return
         self._log.error("keys_not_confirmed", child=child.name, waited_s=CONFIRM_S)
+
+    async def answer(self, child: Child) -> None:
+        """Answer the questions of a gateway for the figures of the others, until cancelled. Of several at once, the
+        last one is answered."""
+        while True:
+            while (number := self._asked.pop(child.name, None)) is None:
+                await self._news.wait()
+            deaths = sum(each.deaths for each in self._all)
+            await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
 
     async def reopen_audit_log(self) -> None:
         """Have them write to the audit log that was opened again."""

@@ -215,7 +215,8 @@ class Service:
             nursery.start_soon(self._forks.keep)
             nursery.start_soon(self._reload)
             hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
-            if hang_ms or manager_s is not None:
+            # The figures of several gateways come with their answers to the watchdog.
+            if hang_ms or manager_s is not None or self._gateways.several:
                 hang_s = hang_ms / 1000 if hang_ms else None
                 watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
                 nursery.start_soon(watchdog.run, self._ending.is_set)
@@ -224,6 +225,8 @@ class Service:
             for child in self._children:
                 nursery.start_soon(self._relay, child)
                 nursery.start_soon(self._keep, child)
+            for child in self._gateways:
+                nursery.start_soon(self._gateways.answer, child)
             await self._ending.wait()
             with forced:
                 await self._shut_down()

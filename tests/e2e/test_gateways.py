@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.service import Service, ask, until
 from tests.support.writers import Writer, verify
@@ -167,3 +169,39 @@ def test_a_drain_ends_all_gateways_and_loses_nothing(three: Callable[..., Servic
     assert set(refused) <= {"shutting_down"}
     service.start()
     assert verify(service, writers) > 0
+
+
+def counters(service: Service) -> dict[str, float]:
+    with urlopen(f"{service.url}/v0/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        sample.name + repr(sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.type == "counter" and family.name.startswith(("topics_http", "topics_gateway", "topics_internal"))
+        for sample in family.samples
+    }
+
+
+def test_counters_of_all_gateways_are_in_each_scrape_and_never_fall(three: Callable[..., Service]) -> None:
+    service = three()
+    appended = "topics_http_requests_total[('operation', 'append'), ('status', '200')]"
+
+    def rises(before: dict[str, float]) -> dict[str, float]:
+        now = counters(service)
+        fallen = {name: (value, now.get(name)) for name, value in before.items() if now.get(name, -1.0) < value}
+        assert not fallen
+        return now
+
+    found = counters(service)
+    for number in range(30):
+        assert service.request("POST", "/v0/topics/counted", {"records": [{"data": number}]})[0] in (200, 201)
+    until(lambda: counters(service).get(appended) == 29, "all appends in one scrape", 5)
+    for round_ in range(40):
+        found = rises(found)
+        if round_ % 10 == 3:
+            name = NAMES[round_ % 3]
+            incarnation = service.kill_child(name)
+            until(lambda name=name, n=incarnation: service.child(name)["incarnation"] > n, "a new gateway", PATIENCE_S)
+        service.request("POST", "/v0/topics/counted", {"records": [{"data": round_}]})
+    assert found[appended] >= 29
+    until(lambda: counters(service)["topics_gateway_restarts_total[]"] == 4, "the restarts to be counted")
