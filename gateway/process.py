@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import monotonic
 
 import structlog
 import trio
@@ -43,6 +44,7 @@ from proto.ipc.control import (
     Ping,
     Pong,
     Ready,
+    Retire,
     Start,
     Stop,
 )
@@ -51,6 +53,7 @@ from proto.ipc.control_link import ControlLink
 from proto.ipc.gateway_figures import ProtocolFigures
 from proto.ipc.gateway_page import Column, Row
 from proto.model.keys import Key
+from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import gateway_share
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
@@ -62,6 +65,11 @@ from proto.process.recursion import allow_old_records
 TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
+PATIENT_S = 2.0
+"""For how long a gateway beside others waits for the shards before it accepts connections."""
+IDLE_S = 1.0
+"""For how long a gateway that retires keeps connections without a request."""
+LOOK_S = 0.05
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
 
@@ -82,7 +90,9 @@ class Gateway:
             start.shards,
             self.limits.request_timeout_ms,
             self.reactor.read,
-            askers.named(askers.gateway(start.index), start.incarnation),
+            askers.named(
+                askers.SPARE if start.index == start.gateways else askers.gateway(start.index), start.incarnation
+            ),
         )
         self.keyring = Keyring(start.keys)
         self._know(start.keys or (), start.places)
@@ -198,6 +208,31 @@ class Gateway:
             server.name, len(server.connections), [(*key, number) for key, number in commands.items()]
         )
 
+    async def retire(self) -> None:
+        """Leave new connections to other gateways, serve the open ones, and end them. Blocks for up to the longest wait
+        of a request and `drain_timeout_ms`; then for a drain of what is left.
+
+        1  Accept nothing: connections that wait in the kernel are the other gateways'.
+        2  End streams with a last frame; their clients come back, to another gateway.
+        3  Every response says that the connection ends. A connection without a request ends after `IDLE_S`: an active
+           client has heard it by then.
+        4  Drain.
+        """
+        self._tell_accepting(False)
+        for each in (self.server, self.walrus_server, self.rog_server):
+            each.stop_accepting()
+        self.flight.retire()
+        self.handover.retire()
+        idle_until = monotonic() + IDLE_S
+        with trio.move_on_after((MAX_WAIT_MS + self.limits.drain_timeout_ms) / 1000):
+            await self.api.live.drain()
+            await self.api.work.drain()
+            while self.flight.count or self.server.connections:
+                self.server.end_idle(idle_until)
+                await trio.sleep(LOOK_S)
+            await trio.sleep(max(idle_until - monotonic(), 0))  # for commands of Walrus and Rog
+        await self.drain()
+
     async def drain(self) -> None:
         """Finish the requests in flight, refuse new ones, then close every connection and the listeners.
 
@@ -229,7 +264,9 @@ async def serve(link: ControlLink) -> None:
     start = await link.receive()
     if not isinstance(start, Start):
         return
-    if start.gateways > 1:
+    if start.index == start.gateways:
+        configure("gateway-spare")
+    elif start.gateways > 1:
         configure(f"gateway-{start.index}")
     gateway = Gateway(start)
     listener = socket.socket(fileno=start.listen_fd)
@@ -240,6 +277,9 @@ async def serve(link: ControlLink) -> None:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         gateway.shards.update(start.states)
+        if start.others_serve:
+            with trio.move_on_after(PATIENT_S):
+                await gateway.shards.complete.wait()
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
         service = gateway.api.service
@@ -253,25 +293,7 @@ async def serve(link: ControlLink) -> None:
         await link.send(Ready())
         nursery.start_soon(_tell_complete, gateway, link)
         _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
-        while True:
-            message = await link.receive()
-            if message is None:
-                os._exit(1)  # the supervisor is gone, so this process must not serve any longer
-            if isinstance(message, Stop):
-                break
-            if isinstance(message, ShardStates):
-                gateway.shards.update(message.states)
-            elif isinstance(message, Keys):
-                gateway.replace_keys(message.keys, message.places)
-                await link.send(KeysTaken(message.number))
-            elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
-                gateway.api.outcomes.audit.reopened()
-            elif isinstance(message, Ping):
-                await link.send(Pong(service.figures() if start.gateways > 1 else None))
-            elif isinstance(message, OtherFigures):
-                service.colleagues.heard(message)
-            elif isinstance(message, Drain):
-                nursery.start_soon(_drain, gateway, link)
+        await _follow(gateway, link, nursery)
         # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
         overdue = threading.Timer(STOP_S, os._exit, (0,))
         overdue.daemon = True
@@ -282,6 +304,30 @@ async def serve(link: ControlLink) -> None:
     _log.info("gateway_stopped")
 
 
+async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) -> None:
+    """Do what the supervisor's messages say, until `Stop`."""
+    service = gateway.api.service
+    while True:
+        message = await link.receive()
+        if message is None:
+            os._exit(1)  # the supervisor is gone, so this process must not serve any longer
+        if isinstance(message, Stop):
+            return
+        if isinstance(message, ShardStates):
+            gateway.shards.update(message.states)
+        elif isinstance(message, Keys):
+            gateway.replace_keys(message.keys, message.places)
+            await link.send(KeysTaken(message.number))
+        elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
+            gateway.api.outcomes.audit.reopened()
+        elif isinstance(message, Ping):
+            await link.send(Pong(service.figures() if service.colleagues.several else None))
+        elif isinstance(message, OtherFigures):
+            service.colleagues.heard(message)
+        elif isinstance(message, Drain | Retire):
+            nursery.start_soon(_drain, gateway, link, isinstance(message, Retire))
+
+
 async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
     await gateway.shards.complete.wait()
     try:
@@ -290,10 +336,11 @@ async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
         pass  # the supervisor is gone, which ends this process anyway
 
 
-async def _drain(gateway: Gateway, link: ControlLink) -> None:
-    _log.info("gateway_draining", in_flight=gateway.flight.count)
-    await gateway.drain()
+async def _drain(gateway: Gateway, link: ControlLink, retires: bool) -> None:
+    _log.info("gateway_retiring" if retires else "gateway_draining", in_flight=gateway.flight.count)
+    await (gateway.retire() if retires else gateway.drain())
     try:
+        await link.send(Pong(gateway.api.service.figures() if gateway.api.service.colleagues.several else None))
         await link.send(Drained())
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the supervisor is gone, which ends this process anyway

@@ -83,7 +83,7 @@ class TcpConnection:
             self._raw.close()
 
     async def _serve(self) -> None:
-        while not self._flight.draining:
+        while not self._flight.draining and (self._buffer or not self._flight.leaving):
             hold = self._budget.hold(Kind.BODY)
             try:
                 try:
@@ -111,7 +111,7 @@ class TcpConnection:
                     return
             finally:
                 hold.release()
-        await self._linger()  # drained: commands sent ahead are not carried out
+        await self._linger()  # when drained, commands sent ahead are not carried out
 
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()
@@ -205,13 +205,20 @@ class TcpServer:
         self._budget = budget
         self._left = trio.Event()
         self._sharing = sharing or Sharing()
+        self._accepting = trio.CancelScope()
 
     async def run(self, listening: list[Listening]) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
-            for listener, session in listening:
-                nursery.start_soon(self._accept, listener, session, nursery)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener, session in listening:
+                        accepting.start_soon(self._accept, listener, session, nursery)
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to other gateways."""
+        self._accepting.cancel()
 
     def drain(self) -> None:
         """End the connections that wait for a command. The others finish their command and then end."""

@@ -169,7 +169,7 @@ class Connection:
                 if not request.read and 0 < request.length <= len(self.buffer):
                     self.take(request.length)
                     request.read = True
-                keep = head.keep_alive and request.read and not front.flight.draining
+                keep = head.keep_alive and request.read and not front.flight.leaving
                 if response.live is not None or response.upgraded is not None:
                     keep = await self._send_lasting(response, request, keep)
                 else:

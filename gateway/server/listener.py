@@ -33,6 +33,7 @@ class Http1Server:
         self._front = front
         self._left = trio.Event()
         self._sharing = sharing or Sharing()
+        self._accepting = trio.CancelScope()
 
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -43,10 +44,21 @@ class Http1Server:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
                 task_status.started()
-                await self._accept(listener, nursery)
+                with self._accepting:
+                    await self._accept(listener, nursery)
         finally:
             for connection in tuple(self.connections):
                 connection.drive.close()
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to other gateways."""
+        self._accepting.cancel()
+
+    def end_idle(self, at: float) -> None:
+        """Have connections without a request end at `at` (`monotonic`) unless one comes."""
+        for connection in self.connections:
+            if connection.waiting and connection.phase == "idle" and not connection.buffer:
+                connection.deadline = min(connection.deadline, at)
 
     async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         while True:

@@ -5,7 +5,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
 
     supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
-                            Drain(), Stop()
+                            Retire(), Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
     the supervisor          (`proto.ipc.gateway_figures`)
@@ -107,6 +107,8 @@ class Start(Struct, frozen=True, tag=True):
     """Origins of other sites whose pages may use the service (CORS)."""
     gateways: int = 1
     """How many gateways divide memory and connections."""
+    others_serve: bool = False
+    """Gateway: accept connections once all shards are reached, because others serve them until then."""
     page_fd: int = -1
     """Descriptor of the memory of `proto.ipc.gateway_page`, -1 where there is one gateway."""
     places: list[int] = []
@@ -167,6 +169,11 @@ class Drain(Struct, frozen=True, tag=True):
     """Gateway: refuse new work, finish what is in flight, answer `Drained`."""
 
 
+class Retire(Struct, frozen=True, tag=True):
+    """Gateway: others serve new clients from now on. Accept no connection, serve what comes on those that are open, end
+    each after its response, answer `Drained`."""
+
+
 class Drained(Struct, frozen=True, tag=True): ...
 
 
@@ -215,6 +222,7 @@ Control = (
     | Ready
     | Complete
     | Drain
+    | Retire
     | Drained
     | Stop
     | TakeOver

@@ -24,10 +24,11 @@ from proto.ipc.gateway_page import Page
 from proto.model.keys import Key
 from supervisor.process.audit_file import AuditFile
 from supervisor.process.child import Child, Launch
-from supervisor.process.states import ChildState
+from supervisor.process.states import FINAL, ChildState
 
 DRAIN_MARGIN_S = 2.0
 STOP_S = 5.0
+SPARE_NAME = "gateway-spare"
 CONFIRM_S = 30.0
 """How long a reload waits for a gateway that does not confirm its keys and is not killed."""
 
@@ -63,14 +64,34 @@ class Gateways:
         """The question that each gateway waits for an answer to, by name."""
         self._news = trio.Event()
         """Set, and replaced, at every change of a gateway, and when one asks or confirms something."""
+        self._make = make
+        self._spare: Child | None = None
+        """The last one that was made."""
         names = ["gateway"] if number == 1 else [f"gateway-{index}" for index in range(number)]
         self._all = [make(name, partial(self._launch, index), vital=number == 1) for index, name in enumerate(names)]
 
     def __iter__(self) -> Iterator[Child]:
-        return iter(self._all)
+        """All of them, and the spare while there is one."""
+        yield from self._all
+        if self._spare is not None and self._spare.state not in FINAL:
+            yield self._spare
 
     def __contains__(self, child: object) -> bool:
-        return child in self._all
+        return child is self._spare or child in self._all
+
+    @property
+    def lasting(self) -> list[Child]:
+        """All but the spare."""
+        return self._all
+
+    def make_spare(self) -> Child:
+        """A gateway beside the others. Its incarnations continue those of the spares before."""
+        spare = self._make(SPARE_NAME, partial(self._launch, len(self._all)), vital=False)
+        if self._spare is not None:
+            spare.incarnation = self._spare.incarnation
+            spare.first_living = self._spare.first_living
+        self._spare = spare
+        return spare
 
     def _launch(self, index: int, incarnation: int) -> Launch:
         audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs[index].fileno())
@@ -83,6 +104,7 @@ class Gateways:
             index=index,
             incarnation=incarnation,
             gateways=len(self._all),
+            others_serve=any(child.complete for child in self),
             keys=None if self._keys is None else list(self._keys),
             places=self._places(),
             page_fd=-1 if self.page is None else self.page.descriptor,
@@ -97,7 +119,8 @@ class Gateways:
 
     def askers(self) -> dict[str, int]:
         """As `proto.ipc.control.Askers`, of the gateways."""
-        return {askers.gateway(index): child.first_living for index, child in enumerate(self._all)}
+        living = {askers.gateway(index): child.first_living for index, child in enumerate(self._all)}
+        return living if self._spare is None else {**living, askers.SPARE: self._spare.first_living}
 
     @property
     def complete(self) -> bool:
@@ -108,7 +131,7 @@ class Gateways:
 
     @property
     def serving(self) -> bool:
-        return any(child.state is ChildState.SERVING for child in self._all)
+        return any(child.state is ChildState.SERVING for child in self)
 
     @property
     def several(self) -> bool:
@@ -125,7 +148,7 @@ class Gateways:
             self._accounts.died(child.name)
             self._asked.pop(child.name, None)
             if self.page is not None:
-                self.page.clear(self._all.index(child))
+                self.page.clear(len(self._all) if child is self._spare else self._all.index(child))
         self._renew()
 
     def heard(self, child: Child, message: Control) -> None:
@@ -159,7 +182,7 @@ class Gateways:
         self._reloads += 1
         message = Keys(list(keys), self._places(), self._reloads)
         async with trio.open_nursery() as nursery:
-            for child in self._all:
+            for child in self:
                 if child.pid is not None:  # otherwise they stand in its first message
                     nursery.start_soon(self._confirm, child, child.incarnation, message)
 
@@ -179,24 +202,34 @@ class Gateways:
         while True:
             while (number := self._asked.pop(child.name, None)) is None:
                 await self._news.wait()
-            deaths = sum(each.deaths for each in self._all)
+            deaths = sum(each.deaths for each in self)
             await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
 
     async def reopen_audit_log(self) -> None:
         """Have them write to the audit log that was opened again."""
-        for child in self._all:
+        for child in self:
             await child.tell(AuditLog())
 
     async def stop(self, drain_s: float) -> None:
         """Drain and stop all at once. Returns when their processes are gone."""
         async with trio.open_nursery() as nursery:
-            for child in self._all:
+            for child in self:
                 nursery.start_soon(self._stop, child, drain_s)
 
     async def _stop(self, child: Child, drain_s: float) -> None:
-        if child.state is ChildState.SERVING and not await child.drain(drain_s + DRAIN_MARGIN_S):
+        serves = child.state in (ChildState.SERVING, ChildState.LEAVING)
+        if serves and not await child.drain(drain_s + DRAIN_MARGIN_S):
             self._log.error("drain_timed_out", child=child.name, deadline_s=drain_s)
         await child.stop(STOP_S)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once the condition, which is about the gateways, holds."""
+        while not condition():
+            await self._news.wait()
+
+    def look_again(self) -> None:
+        """Have those that wait look at their condition again."""
+        self._renew()
 
     def close(self) -> None:
         if self.page is not None:

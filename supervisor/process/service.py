@@ -11,7 +11,8 @@
    1. It also ends when its only gateway dies too often, or no gateway can start (`gateways`).
 6  On SIGHUP, open the audit log and read the keys again.
 7  On SIGUSR1, have the shards taken over from the machine that holds them.
-8  On SIGTERM or SIGINT, drain and stop the gateways, then stop the shards; each step has a deadline.
+8  On SIGUSR2, replace the gateways one by one (`roll`).
+9  On SIGTERM or SIGINT, drain and stop the gateways, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ import trio
 
 from proto.ipc import askers, in_hand
 from proto.ipc.control import Askers, Shards, ShardState, Start, TakeOver
+from proto.model.limits import MAX_WAIT_MS
 from proto.process import log
-from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
+from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings
 from supervisor.process import listener, reaper, rundir
-from supervisor.process.audit_file import AuditFile, AuditFileError
-from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms
+from supervisor.process.audit_file import AuditFile
+from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children
 from supervisor.process.datadir import DataDir, shard_name
 from supervisor.process.forks import GATEWAY, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
+from supervisor.process.readiness import Readiness
+from supervisor.process.reload import Reload
+from supervisor.process.roll import Roll
 from supervisor.process.rundir import RuntimeDir
 from supervisor.process.states import ChildState
 from supervisor.process.watchdog import Watchdog, timeout_s
@@ -51,7 +56,6 @@ EXIT_FORCED = 130
 
 OTHERS_FIRST_S = 8.0
 """The time for the other shards to ship everything before shard 0 ends its term; longer than their own limit."""
-PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
 
@@ -82,31 +86,38 @@ class Service:
         self._audit = audit
         self._notifier = notifier
         self._log = logger
-        self._announce = announce
-        self._keys = keys
         self._reload_wanted = trio.Event()
         self._url = listener.url(listening)
         self._shown = {
             "walrus": [listener.shown(each) for each in protocols.walrus],
             "rog": [listener.shown(each) for each in protocols.rog],
         }
-        self._began_ms = now_ms()
         self._identity = rundir.identity(os.getpid())
         self._endpoints = [""] * data.shards
         self._in_hand = [in_hand.make() for _ in range(data.shards)]
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
-        self._announced = False
-        self._stands_by = False
-        """Whether it was reported that another machine holds the shards."""
-        self._served = False
-        """Whether a shard has ever served."""
         self._seen: dict[str, tuple[ChildState, str, int, str, str]] = {}
-        self._logged_at: dict[str, float] = {}
         self._news: dict[str, trio.Event] = {}
         """By name of a child: set when it has to hear of others."""
         self._forks = forks
         self._make_children()
+        self._gateways.start_with(keys.keys)
+        self._reload = Reload(keys, audit, self._gateways, logger)
+        by_itself = settings.replication == "sync"
+        self._readiness = Readiness(
+            self._shards, self._gateways, notifier, logger, announce, self._url, data, takes_over=by_itself
+        )
+        self._roll = Roll(
+            self._gateways,
+            (MAX_WAIT_MS + 2 * settings.drain_timeout_ms) / 1000,
+            self._care_for,
+            self._not_to_roll,
+            self._ending.is_set,
+            self._write_status,
+            logger,
+        )
+        self._watchdog: Watchdog | None = None
 
     def _make_children(self) -> None:
         settings = self._settings
@@ -122,6 +133,7 @@ class Service:
         ) -> Child:
             limit, start = settings.restart_limit, partial(self._forks.fork, module)
             made = Child(name, start, {**environment, **more}, prepare, self._changed, self._log, limit, vital)
+            made.heard = lambda message: self._gateways.heard(made, message)
             self._news[name] = trio.Event()
             return made
 
@@ -139,10 +151,7 @@ class Service:
             self._audit,
             self._log,
         )
-        self._gateways.start_with(self._keys.keys)
         self._children = [*self._shards, *self._gateways]
-        for each in self._gateways:
-            each.heard = partial(self._gateways.heard, each)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
@@ -213,20 +222,18 @@ class Service:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
             nursery.start_soon(self._forks.keep)
-            nursery.start_soon(self._reload)
+            nursery.start_soon(self._reload_when_wanted)
             hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
             # The figures of several gateways come with their answers to the watchdog.
             if hang_ms or manager_s is not None or self._gateways.several:
                 hang_s = hang_ms / 1000 if hang_ms else None
-                watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
-                nursery.start_soon(watchdog.run, self._ending.is_set)
+                self._watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
+                nursery.start_soon(self._watchdog.run, self._ending.is_set)
+            nursery.start_soon(self._roll.run)
             if os.getpid() == 1:
                 nursery.start_soon(reaper.run, self._log)
-            for child in self._children:
-                nursery.start_soon(self._relay, child)
-                nursery.start_soon(self._keep, child)
-            for child in self._gateways:
-                nursery.start_soon(self._gateways.answer, child)
+            for child in tuple(self._children):
+                nursery.start_soon(self._care_for, child)
             await self._ending.wait()
             with forced:
                 await self._shut_down()
@@ -243,7 +250,8 @@ class Service:
     async def _obey_signals(
         self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
+        obeyed = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+        with trio.open_signal_receiver(*obeyed) as signals:
             task_status.started()
             await self._obey(signals, forced)
 
@@ -252,6 +260,8 @@ class Service:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
                 self._reload_wanted.set()
+            elif number == signal.SIGUSR2:
+                self._roll.want()
             elif number == signal.SIGUSR1:
                 self._log.warning("taking_over", reason="an operator asks for it")
                 await self._shards[0].tell(TakeOver())  # the others go with it
@@ -262,47 +272,20 @@ class Service:
             else:
                 self._log.info("already_stopping", signal=name)
 
-    async def _reload(self) -> None:
-        """Open the audit log and read the file of keys again after each SIGHUP. An invalid file changes nothing."""
+    async def _reload_when_wanted(self) -> None:
+        """Reload after each SIGHUP."""
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted = trio.Event()
             # Before the first readiness report, the service manager still waits for that report.
-            announced = self._announced
+            announced = self._readiness.announced
             if announced:
                 self._notifier.reloading()
-            result = await self._reload_keys()
-            await self._reopen_audit()
+            result = await self._reload.read_keys()
+            await self._reload.reopen_audit_log()
             if announced and not self._ending.is_set():
                 self._notifier.ready(result)
-                self._report_readiness()
-
-    async def _reload_keys(self) -> str:
-        """Read and distribute the keys. Returns the result in words."""
-        path = self._keys.path
-        if path is None:
-            self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
-            return "nothing to reload"
-        try:
-            keys = await trio.to_thread.run_sync(read_file, path)
-        except KeysError as error:
-            self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
-            return "the keys were not reloaded, those from before stay"
-        self._keys = Keys(keys, path)
-        await self._gateways.use(keys)
-        self._log.info("keys_reloaded", keys=len(keys))
-        return f"{len(keys)} keys reloaded"
-
-    async def _reopen_audit(self) -> None:
-        if self._audit is None:
-            return
-        try:
-            await trio.to_thread.run_sync(self._audit.reopen)
-        except AuditFileError as error:
-            self._log.error("audit_log_not_reopened", reason=str(error), action="the file from before is written to")
-            return
-        await self._gateways.reopen_audit_log()
-        self._log.info("audit_log_reopened")
+                self._look_at_readiness()
 
     def _end(self, status: int, reason: str) -> None:
         if self._ending.is_set():
@@ -310,6 +293,27 @@ class Service:
         self._exit_status = status
         self._log.info("stopping", reason=reason)
         self._ending.set()
+        self._gateways.look_again()
+
+    def _not_to_roll(self) -> str:
+        """Why the gateways cannot be replaced now; "" if they can."""
+        serves = self._readiness.announced and not self._readiness.stands_by and not self._ending.is_set()
+        return "" if serves else "the service does not serve"
+
+    async def _care_for(self, child: Child) -> None:
+        """Run a child, and what it needs meanwhile, until it is gone for good."""
+        if child not in self._children:
+            self._children.append(child)  # a spare gateway
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._relay, child)
+            if child in self._gateways:
+                nursery.start_soon(self._gateways.answer, child)
+            if self._watchdog is not None:
+                nursery.start_soon(self._watchdog.ask, child)
+            await self._keep(child)
+            nursery.cancel_scope.cancel()
+        if child in self._gateways and child not in self._gateways.lasting:
+            self._children.remove(child)
 
     async def _keep(self, child: Child) -> None:
         await child.run()
@@ -319,7 +323,7 @@ class Service:
             self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
 
     def _give_up_if_hopeless(self) -> None:
-        if not self._served and all(shard.held for shard in self._shards):
+        if not self._readiness.served and all(shard.held for shard in self._shards):
             self._give_up(self._shards, "no shard can start")
         if self._gateways.hopeless:
             self._give_up([*self._gateways], "no gateway can start")
@@ -353,6 +357,10 @@ class Service:
                         await shard.gone.wait()
             nursery.start_soon(self._shards[0].stop, stop_s)
 
+    def _look_at_readiness(self) -> None:
+        if not self._ending.is_set():
+            self._readiness.report()
+
     async def _relay(self, child: Child) -> None:
         """Report the processes to a child at every change. Changes during a send are combined into one report."""
         while True:
@@ -372,87 +380,26 @@ class Service:
         key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:
             if of_gateway:
-                self._report_readiness()
+                self._look_at_readiness()
             else:
-                self._report_progress(child)
+                self._readiness.progress(child)
             return
         self._seen[child.name] = key
+        self._write_status()
+        if child.state is ChildState.SERVING:
+            self._readiness.served = self._readiness.served or not of_gateway
+            self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
+        elif child.state is ChildState.STARTING:
+            self._readiness.progress(child, always=child.total_bytes > 0)
+        elif child.state is ChildState.HELD:
+            self._give_up_if_hopeless()
+        self._look_at_readiness()
+
+    def _write_status(self) -> None:
         try:
             self._runtime.write_status(self.status())
         except OSError as error:
             self._log.warning("status_file_not_written", error=str(error))
-        if child.state is ChildState.SERVING:
-            self._served = self._served or not of_gateway
-            self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
-        elif child.state is ChildState.STARTING:
-            self._report_progress(child, always=child.total_bytes > 0)
-        elif child.state is ChildState.HELD:
-            self._give_up_if_hopeless()
-        self._report_readiness()
-
-    def _report_progress(self, child: Child, *, always: bool = False) -> None:
-        now = trio.current_time()
-        if not always and now - self._logged_at.setdefault(child.name, now) < PROGRESS_LOG_S:
-            return
-        self._logged_at[child.name] = now
-        self._log.info(
-            "boot_progress",
-            child=child.name,
-            phase=child.phase,
-            done_bytes=child.done_bytes,
-            total_bytes=child.total_bytes,
-        )
-        share = f" {100 * child.done_bytes // child.total_bytes} %" if child.total_bytes else ""
-        self._notifier.busy(f"{child.name}: {child.phase}{share}", 60)
-
-    def _report_readiness(self) -> None:
-        if self._ending.is_set():
-            return
-        self._report_standby()
-        down = [child.name for child in self._children if child.state is not ChildState.SERVING]
-        without = f", without {', '.join(down)}" if down else ""
-        if self._announced:
-            serving = f"serving {self._url}{without}"
-            self._notifier.status(serving if self._ready else "not ready: " + ", ".join(down))
-        elif self._served and self._gateways.complete and all(self._decided(shard) for shard in self._shards):
-            # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
-            # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
-            self._announced = True
-            self._notifier.ready(f"serving {self._url}{without}")
-            self._log.info(
-                "ready",
-                url=self._url,
-                shards=self._data.shards,
-                data_dir=str(self._data.path),
-                boot_ms=now_ms() - self._began_ms,
-                **({"without": ",".join(down)} if down else {}),
-            )
-            self._announce(
-                f"topics is ready at {self._url}{without} ({self._data.shards} shards, data in {self._data.path})"
-            )
-
-    def _report_standby(self) -> None:
-        """A standby has started, too: a service manager must not end it for not being ready."""
-        holder = self._shards[0].holder if self._shards[0].phase == "standby" else ""
-        if not holder:
-            self._stands_by = False
-        elif not self._stands_by:
-            self._stands_by = True
-            self._announced = False
-            self._notifier.ready(f"standing by, {holder} holds the shards")
-            self._log.info("standing_by", holder=holder)
-            by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
-            self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
-
-    @property
-    def _ready(self) -> bool:
-        """Whether every shard serves, and a gateway."""
-        return all(child.state is ChildState.SERVING for child in self._shards) and self._gateways.serving
-
-    @staticmethod
-    def _decided(child: Child) -> bool:
-        """Whether readiness need not wait for the child: it serves, or is in trouble."""
-        return child.state is ChildState.SERVING or child.troubled
 
     def status(self) -> dict[str, Any]:
         """Content of the status file."""
@@ -464,7 +411,8 @@ class Service:
             "walrus": self._shown["walrus"],
             "rog": self._shown["rog"],
             "data_dir": str(self._data.path),
-            "ready": self._ready,
+            "ready": self._readiness.ready,
+            "roll": self._roll.told,
             "children": {
                 child.name: {
                     "pid": child.pid,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
+import re
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,11 +33,11 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    with ExitStack() as closing:
+    with ExitStack() as services:
 
         def made(**environment: str) -> Service:
             service = Service(tmp_path, TOPICS_GATEWAYS="3", TOPICS_RESTART_LIMIT="1000", **environment)
-            return closing.enter_context(service)
+            return services.enter_context(service)
 
         yield made
 
@@ -114,7 +120,7 @@ def test_limits_hold_over_all_gateways(three: Callable[..., Service], tmp_path: 
     def opened(key: str) -> int:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         connection = service.connect()
-        closing.callback(connection.close)
+        opening.callback(connection.close)
         connection.request("POST", "/v0/topics/limits", json.dumps({"records": [{"data": 1}]}), headers)
         connection.getresponse().read()
         connection.request("POST", "/v0/watch", json.dumps({"topics": {"limits": {}}}), headers)
@@ -122,11 +128,11 @@ def test_limits_hold_over_all_gateways(three: Callable[..., Service], tmp_path: 
         connection.request("GET", f"/v0/watch/{wid}", headers=headers)
         return connection.getresponse().status
 
-    with ExitStack() as closing:
+    with ExitStack() as opening:
         # At most half of the streams of a service are those of one of several keys.
         assert [opened("one") for _ in range(8)] == [200] * 4 + [429] * 4
         assert [opened("two") for _ in range(6)] == [200] * 4 + [429] * 2
-    with ExitStack() as closing:
+    with ExitStack() as opening:
         until(lambda: opened("one") == 200, "the slot of a stream that has ended")
 
 
@@ -205,3 +211,90 @@ def test_counters_of_all_gateways_are_in_each_scrape_and_never_fall(three: Calla
         service.request("POST", "/v0/topics/counted", {"records": [{"data": round_}]})
     assert found[appended] >= 29
     until(lambda: counters(service)["topics_gateway_restarts_total[]"] == 4, "the restarts to be counted")
+
+
+class Caller(threading.Thread):
+    """Opens a connection for each request, `per_s` times a second."""
+
+    def __init__(self, service: Service, per_s: float) -> None:
+        super().__init__(daemon=True)
+        self.statuses: Counter[int] = Counter()
+        self.failures: list[str] = []
+        self._service = service
+        self._pause_s = 1 / per_s
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(self._pause_s):
+            try:
+                self.statuses[self._service.request("GET", "/v0/ready", timeout_s=PATIENCE_S)[0]] += 1
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join(PATIENCE_S)
+
+
+def rolled(service: Service) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "supervisor.cli", "roll"]
+    return subprocess.run(command, env=service.environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_roll_refuses_and_resets_nothing(tmp_path: Path, number: int) -> None:
+    with Service(tmp_path, TOPICS_GATEWAYS=str(number)) as service:
+        before = {name: each["pid"] for name, each in service.status()["children"].items()}
+        assert service.request("POST", "/v0/topics/quiet", {"records": [{"data": 1}]})[0] == 201
+        writers = [Writer(service, f"w{n}", [f"roll:{n}"], n, "disk") for n in range(3)]
+        callers = [Caller(service, 50) for _ in range(4)]
+        for each in (*writers, *callers):
+            each.start()
+        until(lambda: all(writer.acks for writer in writers), "a first ack for every writer")
+        with ThreadPoolExecutor(1) as asking:
+            # A request that waits in a gateway that retires gets its answer.
+            waiting = {"from_seq": 1, "wait_ms": 3000}
+            parked = asking.submit(service.request, "POST", "/v0/topics/quiet/diff", waiting, timeout_s=PATIENCE_S)
+            done = rolled(service)
+            assert (done.returncode, done.stdout) == (0, "all gateways are new\n"), done.stderr
+            assert parked.result()[0] == 200
+        for each in (*writers, *callers):
+            each.finish()
+        after = {name: each["pid"] for name, each in service.status()["children"].items()}
+        assert after.keys() == before.keys()
+        assert {name for name in after if after[name] == before[name]} == {"shard-00", "shard-01"}
+        assert [caller.failures for caller in callers] == [[]] * 4
+        assert sum((caller.statuses for caller in callers), Counter()).keys() == {200}
+        assert {answer.status for writer in writers for answer in writer.answers} <= {200, 201}
+        assert [writer.broken for writer in writers] == [0] * 3
+        assert verify(service, writers) > 0
+
+
+def test_streams_end_with_a_last_event_and_resume_at_another_gateway(three: Callable[..., Service]) -> None:
+    service = three()
+    service.request("POST", "/v0/topics/streamed", {"records": [{"data": 0}]})
+    wid = service.request("POST", "/v0/watch", {"topics": {"streamed": {"from_seq": 0}}})[1]["wid"]
+    with closing(service.connect(PATIENCE_S)) as connection:
+        connection.request("GET", f"/v0/watch/{wid}")
+        stream = connection.getresponse()
+        assert stream.status == 200
+        assert rolled(service).returncode == 0
+        text = stream.read().decode()
+    assert '"code":503' in text.replace(" ", "")
+    ident = re.findall(r"^id: ?(.*)$", text, re.MULTILINE)[-1]
+    service.request("POST", "/v0/topics/streamed", {"records": [{"data": "later"}]})
+    with closing(service.connect(PATIENCE_S)) as connection:
+        connection.request("GET", f"/v0/watch/{wid}", headers={"Last-Event-ID": ident})
+        stream = connection.getresponse()
+        assert stream.status == 200
+        assert any(b"later" in line for line in stream)
+        stream.close()
+
+
+def test_roll_says_why_it_did_nothing(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    try:
+        nothing = rolled(service)
+        assert (nothing.returncode, "no service runs here" in nothing.stderr) == (1, True)
+    finally:
+        service.close()

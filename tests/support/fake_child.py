@@ -11,6 +11,7 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     silent        never says anything, but stops when told
     hang-up       ready, then closes its control socket and lives on
     mute          ready, answers no Ping
+    keeps         ready, never done with what it has in hand when it retires
     nonsense      sends bytes that are no message
 
 `BEHAVIOUR:N` is that of shard N, or of the child NAME, until FAKE_DIRECTORY/mended exists; the others, and that one
@@ -41,6 +42,7 @@ from proto.ipc.control import (
     Pong,
     Progress,
     Ready,
+    Retire,
     Start,
     Stop,
     encode,
@@ -105,7 +107,9 @@ def run() -> int:
                     pass
                 case Ping(), _:
                     say(Pong())
-                case Drain(), _:
+                case Retire(), "keeps":
+                    pass
+                case Drain() | Retire(), _:
                     say(Drained())
                 case Stop(), "stubborn":
                     time.sleep(60)

@@ -57,6 +57,7 @@ DOORS = {
         "supervisor/cli/commands/read.py",
         "supervisor/cli/commands/reading.py",
         "supervisor/cli/commands/replica.py",
+        "supervisor/cli/commands/roll.py",
         "supervisor/cli/commands/routers.py",
         "supervisor/cli/commands/salvage.py",
         "supervisor/cli/commands/serve.py",

@@ -152,7 +152,7 @@ async def test_a_reload_ends_when_all_gateways_have_confirmed_their_keys(stage: 
 
     async def reload() -> None:
         path.write_text("after\nanother")
-        await service._reload_keys()
+        await service._reload.read_keys()
         ended.append(1)
 
     with trio.fail_after(DEADLINE_S):

@@ -273,7 +273,7 @@ async def test_what_changes_while_a_gateway_is_forked_stands_in_its_first_messag
         path.write_text("after")
         signal_self(signal.SIGHUP)
         reloaded = read_file(path)
-        await eventually(lambda: service._keys.keys == reloaded)
+        await eventually(lambda: service._reload.keys.keys == reloaded)
         await eventually(lambda: [state.phase for state in service.states()] == ["ready", "ready"])
 
     stage.forks.when_forked[GATEWAY] = meanwhile
