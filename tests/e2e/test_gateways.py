@@ -126,7 +126,9 @@ def test_limits_hold_over_all_gateways(three: Callable[..., Service], tmp_path: 
         connection.request("POST", "/v0/watch", json.dumps({"topics": {"limits": {}}}), headers)
         wid = json.load(connection.getresponse())["wid"]
         connection.request("GET", f"/v0/watch/{wid}", headers=headers)
-        return connection.getresponse().status
+        response = connection.getresponse()
+        opening.callback(response.close)
+        return response.status
 
     with ExitStack() as opening:
         # At most half of the streams of a service are those of one of several keys.

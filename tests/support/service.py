@@ -128,11 +128,17 @@ class Service:
         self._until(lambda: self.status() or self._gone(), "its status file", timeout_s)
         self.port = int(self.status().get("url", ":0").rpartition(":")[2])
         self._until(lambda: self.is_ready() or self._gone(), "readiness", timeout_s)
+        if self.environment["TOPICS_GATEWAYS"] != "1":  # another one may not have reached the shards yet
+            self._until(self._all_gateways_serve, "all gateways", timeout_s)
 
     def _gone(self) -> None:
         assert self.process is not None
         if self.process.poll() is not None:
             raise ServiceError(f"the service ended with status {self.process.returncode}{self.log_tail()}")
+
+    def _all_gateways_serve(self) -> bool:
+        children = self.status().get("children", {})
+        return all(child["state"] == "serving" for name, child in children.items() if name.startswith("gateway"))
 
     def is_ready(self) -> bool:
         try:

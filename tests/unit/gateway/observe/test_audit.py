@@ -182,3 +182,22 @@ def test_a_new_gateway_takes_the_file_that_was_opened_while_it_was_started(tmp_p
     audit._further.close()
     assert [line["status"] for line in lines(after)] == [401]
     assert not (tmp_path / "audit.1").read_bytes()
+
+
+def test_each_of_several_gateways_gets_the_file_that_was_opened_again(tmp_path: Path) -> None:
+    file, path = AuditFile(tmp_path / "audit", 3), tmp_path / "audit"
+    audits = [Audit(os.dup(file.descriptor), os.dup(theirs.fileno())) for theirs in file.theirs]
+    path.rename(tmp_path / "audit.1")
+    for _ in range(3):
+        file.reopen()  # one that does not take it in time gets the last one
+    request: Any = SimpleNamespace(key=None, peer=lambda: "192.0.2.7")
+    for status, audit in zip((401, 403, 401), audits, strict=True):
+        audit.reopened()
+        audit.answered(None, ["a"], request, status)
+    file.close()
+    for audit in audits:
+        os.close(audit._descriptor)
+        assert audit._further is not None
+        audit._further.close()
+    assert [line["status"] for line in lines(path)] == [401, 403, 401]
+    assert not (tmp_path / "audit.1").read_bytes()
