@@ -230,6 +230,8 @@ class Gateway:
             while self.flight.count or self.server.connections:
                 self.server.end_idle(idle_until)
                 await trio.sleep(LOOK_S)
+                if self.api.live.streams:  # opened on connections from before
+                    await self.api.live.drain()
             await trio.sleep(max(idle_until - monotonic(), 0))  # for commands of Walrus and Rog
         await self.drain()
 

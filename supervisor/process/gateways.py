@@ -187,8 +187,8 @@ class Gateways:
                     nursery.start_soon(self._confirm, child, child.incarnation, message)
 
     async def _confirm(self, child: Child, incarnation: int, message: Keys) -> None:
+        await child.tell(message)  # without a deadline: half a message would be the child's end
         with trio.move_on_after(CONFIRM_S):
-            await child.tell(message)
             while child.pid is not None and child.incarnation == incarnation:
                 if self._confirmed.get(child.name, 0) >= message.number:
                     return
@@ -202,7 +202,7 @@ class Gateways:
         while True:
             while (number := self._asked.pop(child.name, None)) is None:
                 await self._news.wait()
-            deaths = sum(each.deaths for each in self)
+            deaths = sum(each.deaths for each in self._all)
             await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
 
     async def reopen_audit_log(self) -> None:

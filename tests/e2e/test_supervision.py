@@ -146,11 +146,9 @@ def test_the_death_of_the_fork_server_is_not_noticed_and_the_next_child_is_forke
         until(lambda: acked_since(writers, healed_at), "acks after the heal", PATIENCE_S)
     after = service.status()
     assert after["fork_server"] not in (before["fork_server"], None)
-    assert {name: after["children"][name]["pid"] == before["children"][name]["pid"] for name in after["children"]} == {
-        "shard-00": False,
-        "shard-01": True,
-        "gateway": True,
-    }
+    assert after["children"].keys() == before["children"].keys()
+    changed = {name for name, child in after["children"].items() if child["pid"] != before["children"][name]["pid"]}
+    assert changed == {"shard-00"}
     assert verify(service, writers) > 0
 
 
@@ -189,11 +187,9 @@ def test_a_killed_gateway_is_replaced_and_nothing_acked_is_lost(service: Service
         healed_at = time.monotonic()
         until(lambda: acked_since(writers, healed_at), "acks after the heal", PATIENCE_S)
     assert {a.status for w in writers for a in w.answers} <= {200, 201, 503}
-    assert {name: child["incarnation"] for name, child in service.status()["children"].items()} == {
-        "shard-00": 1,
-        "shard-01": 1,
-        "gateway": incarnation + 1,
-    }
+    assert service.child("gateway")["incarnation"] == incarnation + 1
+    started_again = [name for name, child in service.status()["children"].items() if child["incarnation"] > 1]
+    assert [name.partition("-")[0] for name in started_again] == ["gateway"]
     assert verify(service, writers) > 0
 
 
@@ -224,7 +220,8 @@ def test_another_number_of_shards_is_refused_and_no_number_is_fine(service: Serv
     assert other.wait_exit() == 1
     assert "topics reshard" in other.log_text()
     unsaid = new_service(service.directory, shards=None).start()
-    assert {"shard-00", "shard-01", "gateway"} == set(unsaid.status()["children"])
+    shards = {name for name in unsaid.status()["children"] if not name.startswith("gateway")}
+    assert shards == {"shard-00", "shard-01"}
 
 
 def test_beyond_loopback_without_keys_is_refused_unless_allowed(new_service: NewService) -> None:
