@@ -65,9 +65,9 @@ from proto.process.recursion import allow_old_records
 TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
-PATIENT_S = 2.0
+PATIENT_S = 5.0
 """For how long a gateway beside others waits for the shards before it accepts connections."""
-IDLE_S = 1.0
+IDLE_S = 2.0
 """For how long a gateway that retires keeps connections without a request."""
 LOOK_S = 0.05
 STOP_S = 1.0
