@@ -2,6 +2,7 @@
 # make check       lint, types and the fast tests, in about a minute on two free cores
 # make test        all checks and tests but the long ones, as CI runs them; what they need is installed where it may be
 # make long        the long sweeps
+# make prove       clients of a real service write a history under faults, which is checked (BAR=2 MINUTES=5 SEED=7)
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
 # make spark-sessions  sessions of clicks with state in Spark (examples/spark); also: make spark-join, make spark-report
@@ -19,7 +20,7 @@
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate the end of docs/configuration.md from the settings, and that of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
-# make dist        build the wheels of server, Python client and Spark package, and the npm package, into ./dist
+# make dist        build the wheels of server, Python client, Spark package and checker of histories, and the npm package, into ./dist
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
 
@@ -28,7 +29,7 @@ BIN := $(VENV)/bin
 PIP := tools/pip-install.sh $(BIN)/python
 ARGS ?=
 
-.PHONY: bench run check test long demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock clean
+.PHONY: bench run check test long prove demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -43,6 +44,12 @@ test: $(VENV)/.test
 long: $(VENV)/.fuzz $(VENV)/.demo
 	@tools/install-lake.sh $(VENV)/lake delta && tools/install-lake.sh $(VENV)/iceberg iceberg || true
 	@$(BIN)/python -m pytest -m long $(ARGS)
+
+BAR ?= 1
+MINUTES ?= 1
+SEED ?= 0
+prove: $(VENV)/.test
+	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.history.prove --bar $(BAR) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/flights/demo.py $(ARGS)
@@ -98,9 +105,9 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml
+$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml packages/topics-history/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client
+	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client --editable packages/topics-history
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml

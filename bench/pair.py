@@ -164,7 +164,12 @@ LOADS = (
 )
 JOBS = {"jobs-8 × 50, 10000 wait": 10_000, "jobs-8 × 50, 40000 wait": 40_000}
 """Workers that claim 8 jobs a time and ack them, with so many waiting."""
-OTHERS = ("copy", "queue-1", "queue-16", *JOBS, "watchers 100", "watchers 1000", "start", "kill", "memory")
+JOINED = {f"{name}, ack in claim": waiting for name, waiting in JOBS.items()}
+"""The same, but a worker acks in its next claim. A service that does not know this gets two requests."""
+LOOP = "worker-1"
+"""One worker's loop of jobs, one at a time. It acks in its next claim, too."""
+QUEUES = ("queue-1", "queue-16", LOOP, *JOBS, *JOINED)
+OTHERS = ("copy", *QUEUES, "watchers 100", "watchers 1000", "start", "kill", "memory")
 
 
 def http(load: Load, server: Server, streams: Sequence[Iterator[bytes]], seconds: float) -> Sample:
@@ -193,13 +198,23 @@ def queue(server: Server, batch: int, cycles: int) -> Sample:
     return measured.sample({"p50 ms": median(took)}, cycles)
 
 
-def jobs(server: Server, waiting: int, seconds: float) -> Sample:
+def jobs(server: Server, workers: int, batch: int, waiting: int, seconds: float, *, finishing: bool = False) -> Sample:
     path = f"/v0/topics/jobs:{waiting}"
     server.request("PUT", path, {"type": "queue"})
-    with Workers(server.port, path, 50, 8, waiting, key=server.key) as workers, Measured(server) as measured:
-        rate, requests = workers.run(seconds)
+    finishing = finishing and acks_in_claims(server, path)
+    with (
+        Workers(server.port, path, workers, batch, waiting, key=server.key, finishing=finishing) as made,
+        Measured(server) as measured,
+    ):
+        rate, requests = made.run(seconds)
     server.request("DELETE", path)
     return measured.sample({"/s": rate}, requests)
+
+
+def acks_in_claims(server: Server, path: str) -> bool:
+    """Whether the service takes an ack in a claim. One that does not ignores the field."""
+    with closing(Line(server.port)) as line:
+        return b'"acked"' in line.ask(post(f"{path}/claim", b'{"node":"w","ack":{"seqs":[1]}}', server.key))
 
 
 def watched(server: Server, watchers: Watchers, count: int, seconds: float) -> Sample:
@@ -260,7 +275,7 @@ class Pair:
         """The HTTP loads, and without a key the copies and the queues, against one pair of services."""
         suffix = ", key" if key else ""
         loads = {load.name + suffix: load for load in LOADS if self.wanted(load.name + suffix)}
-        others = [] if key else [name for name in ("copy", "queue-1", "queue-16", *JOBS) if self.wanted(name)]
+        others = [] if key else [name for name in ("copy", *QUEUES) if self.wanted(name)]
         if not loads and not others:
             return
         with ExitStack() as stack:
@@ -274,7 +289,11 @@ class Pair:
                 if name in loads:
                     return http(loads[name], servers[side], streams[name, side], self._seconds)
                 if name in JOBS:
-                    return jobs(servers[side], JOBS[name], self._seconds)
+                    return jobs(servers[side], 50, 8, JOBS[name], self._seconds)
+                if name in JOINED:
+                    return jobs(servers[side], 50, 8, JOINED[name], self._seconds, finishing=True)
+                if name == LOOP:
+                    return jobs(servers[side], 1, 1, 1000, self._seconds, finishing=True)
                 if name == "copy":
                     with Measured(servers[side]) as measured:
                         took = chains[side].latencies(COPIES)

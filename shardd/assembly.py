@@ -2,12 +2,11 @@
 
 A part gets what it calls when it is made. Callables that are bound later, by whom, and why:
 
-    CheckpointControl.wanted      the event loop (`shardd.process.loop`), which a shard of a program or a test lacks
+    CheckpointControl.wanted      the event loop (`shardd.process.server`), which a shard of a program or a test lacks
     Scheduler.more                the same
     Reads.full                    the same: replies fill a window only where there are sockets
     Staging.check_bucket          `Shard.await_bucket`, called for a shard that is open
     Routing.changed               the router tasks (`shardd.process.router_tasks`), as the event loop
-    Allowance.treasurer           the room tasks (`shardd.process.room_tasks`), likewise
     Inventory.shipped             the copy in a bucket joins a shard that is open
     Directory.renamed             `NameReads`, one of the parts: a directory is filled before there are any
     Parts.met                     the quarantine, which has to load topics again through those parts
@@ -41,6 +40,7 @@ from shardd.operations.consume import Consume
 from shardd.operations.cursors import Cursors
 from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
+from shardd.operations.session_streams import SessionStreams
 from shardd.operations.tickets import Tickets
 from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
@@ -124,7 +124,8 @@ class Assembly:
         self.claims = subscribers.claims = Claims(self.staging, self.scheduler, self.leases, self.mover.order)
         self.job_streams = JobStreams(self.claims, self.leases)
         self.mover.recovered()
-        self.sessions = SessionControl(self.staging)
+        self.session_streams = SessionStreams(self.staging, self._deliver_earlier)
+        self.sessions = SessionControl(self.staging, self.session_streams)
         self.tickets = Tickets(self.staging)
         self.restoring = Restoring(self.staging, self.copier, flush)
         self.control = CheckpointControl(
@@ -139,14 +140,18 @@ class Assembly:
             operations.RoomOrder: self.allowance.order,
             operations.RoomWant: self.allowance.wanted,
         }
-        self.waiting_operations = {
+        self.waiting_operations: WaitingOperations = {
             **self._reading_operations(),
             **self._lease_operations(),
             **self._registrar_operations(),
+            **self._session_stream_operations(),
         }
 
     def _space_wanted(self) -> None:
         self.control.look()
+
+    def _deliver_earlier(self) -> None:
+        self.scheduler.more()
 
     def _topic_operations(self, staging: Staging) -> Operations:
         topics = Topics(staging)
@@ -207,7 +212,6 @@ class Assembly:
             operations.WatchResolve: self.sessions.resolve,
             operations.SessionMake: self.sessions.make,
             operations.SessionOpen: self.sessions.open,
-            operations.SessionMove: self.sessions.move,
             operations.SessionCount: self.sessions.count,
             operations.TicketMake: self.tickets.make,
             operations.TicketUse: self.tickets.use,
@@ -236,6 +240,13 @@ class Assembly:
             operations.WorkOpen: self.job_streams.open,
             operations.WorkTake: self.job_streams.take,
             operations.WorkClose: self.job_streams.close,
+        }
+
+    def _session_stream_operations(self) -> WaitingOperations:
+        return {
+            operations.SessionTake: self.sessions.take,
+            operations.SessionNews: self.session_streams.listen,
+            operations.SessionMove: self.sessions.move,
         }
 
     def _registrar_operations(self) -> WaitingOperations:

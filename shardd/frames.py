@@ -204,6 +204,7 @@ class WatchSessions(ShardFrame):
     made: dict[str, Any] | UnsetType = UNSET
     moved: dict[str, Any] | UnsetType = UNSET
     ended: list[str] | UnsetType = UNSET
+    taken: dict[str, int] | UnsetType = UNSET
 
     def apply(self, directory: Directory, header: Header) -> None:
         directory.sessions.apply(self.fields())

@@ -139,6 +139,7 @@ class Shard:
         self.control = parts.control
         self._staging = parts.staging
         self.tickets = parts.tickets
+        self.session_streams = parts.session_streams
         self._sessions = parts.sessions
         self._job_streams = parts.job_streams
         self._operations = parts.operations
@@ -221,12 +222,13 @@ class Shard:
         self.names.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
+        self.session_streams.cancel(caller, ident)
         self.registrar.cancel(caller, ident)
 
     def forget(self, caller: Hashable) -> None:
-        """Drop the parked requests of a caller that is gone, and close its job streams. Leases that were sent to it run
-        out."""
-        for waiting in (self.reads, self.names, self.pulls, self.claims, self.registrar):
+        """Drop the parked requests of a caller that is gone, close its job streams, and end its streams of watch
+        sessions. Leases that were sent to it run out."""
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self.session_streams, self.registrar):
             waiting.forget(caller)
         for closing in self._job_streams.left_by(caller):
             self.handle(closing, caller, lambda message: None)
@@ -247,16 +249,16 @@ class Shard:
     @property
     def next_due(self) -> float | None:
         """When `deliver` has to be called next, in monotonic seconds; None if nothing that waits has a time."""
-        times = [
-            time
-            for time in (self.scheduler.next_due, self.reads.next_deadline, self.claims.next_due)
-            if time is not None
-        ]
+        waiting = self.scheduler.next_due, self.reads.next_deadline, self.claims.next_due, self.session_streams.next_due
+        times = [time for time in waiting if time is not None]
         return min(times, default=None)
 
     def deliver(self) -> None:
-        """Do what is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
+        """Do what is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed,
+        streams that waited long enough for another one."""
         self._refuse_damaged()
+        if self.session_streams.expire():
+            self.commits.flush()
         self.claims.deliver()
         self.scheduler.deliver()
         self.reads.expire()
@@ -293,6 +295,7 @@ class Shard:
         self.pulls.expire()
         self.routing.expire()
         self._sessions.collect()
+        self.session_streams.renew()
         self.commits.flush()
         self.control.look()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -34,6 +35,13 @@ def pytest_configure() -> None:
         # Not installed by itself: then Spark's workers, and commands that tests run elsewhere, take it from here.
         paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets, whose paths have at most 107 bytes. `tmp_path` has names of the user and the test."""
+    with tempfile.TemporaryDirectory(prefix="topics-t") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

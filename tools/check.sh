@@ -36,7 +36,7 @@ else
         # Two runs, so that the short tests do not wait for the long ones and the slowest of each are named.
         # shellcheck disable=SC2086
         run --numprocesses="$workers" --dist=loadfile -m "not long" $beside
-        run --numprocesses="$workers" --dist=loadfile -m "not long" tests/e2e
+        run --numprocesses="$workers" --dist=loadfile -m "not long" tests/e2e tests/history
     fi
 fi
 if [ -s "$TESTS_LEFT_OUT" ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds what users install: the wheels of server, Python client and Spark package, and the npm package. $1 is the Python
+# Builds what users install: the wheels of server, Python client, Spark package and checker, and the npm package. $1 is the Python
 # that builds, $2 the directory to fill. The same sources and SOURCE_DATE_EPOCH, by default the time of the last commit,
 # give the same bytes. Without npm the npm package is left out, which is a failure where CI is set.
 set -eu
@@ -23,7 +23,7 @@ chmod -R u=rwX,go=rX "$work"
 pip() { "$python" -m pip --python "$work/tools/bin/python" --quiet --disable-pip-version-check "$@"; }
 pip install --require-hashes --requirement "$root/deploy/container/build.lock" # one back-end for all, by its digest
 rm -f "$to"/*.whl "$to"/*.tgz
-for project in . packages/topics-client packages/pyspark-topics; do
+for project in . packages/topics-client packages/pyspark-topics packages/topics-history; do
     pip wheel --no-deps --no-build-isolation --wheel-dir "$to" "$work/checkout/$project"
 done
 if lacking=$("$root/tools/install-npm.sh" 2>&1); then

@@ -9,9 +9,8 @@ may read and write topics of this prefix, and nothing else. That someone is here
 from __future__ import annotations
 
 import secrets
-import time
 
-from pages import arguments, serve
+from pages import arguments, serve, wait
 
 from topics_client import Client
 
@@ -30,8 +29,7 @@ def main() -> None:
             client.publish(room, {"name": "chat", "text": text}, idempotency_key="welcome")
         client.configure("chat:here:", ttl_ms=15_000, durability="ephemeral")
         site.open()
-        while True:
-            time.sleep(3600)
+        wait()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pages import arguments, serve
+from pages import arguments, serve, wait
 
 from topics_client import Client
 
@@ -114,8 +114,7 @@ def main() -> None:
         site.open()
         replay(client, events, 60 * asked.begin, asked.speed)
         print("the day is over; the board stays")
-        while True:
-            time.sleep(3600)
+        wait()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote
 
 sys.path.append(str(Path(__file__).parents[1] / "flights"))
@@ -82,6 +84,16 @@ def serve(
             raise SystemExit(missing_key(url, asked.key, str(error))) from None
         except Forbidden as error:
             raise SystemExit(f"the key of --key may not do what the example needs: {error}") from None
+
+
+def wait() -> NoReturn:
+    """Wait for a signal. The kernel may give it to any thread, and only that one's sleep would end: so Python writes a
+    byte for each signal, and the main thread waits for that."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.fileno())
+    while True:
+        ours.recv(1)
 
 
 def missing_key(url: str, key: str, why: str) -> str:

@@ -63,7 +63,7 @@ class Entry:
 
     async def redeem(self, request: Request) -> Key | None:
         """Return the key of the ticket that a request for a stream has in place of a key, for `admit`; None if it has
-        none. Raises `400`, `401`, `503`."""
+        none. Raises `400`, `401`, `429`, `503`."""
         ticket = parameter(request.query, "ticket")
         if not ticket or self._flight.draining:
             return None

@@ -17,6 +17,9 @@ the SHA-256 of a ticket, never the ticket.
          ├─its home shard started again────────────► 401; the page requests another one
          ├─its home shard does not serve───────────► 503; the ticket stays as it is
          └─no answer from its home shard───────────► 503; the ticket may be used up
+
+A client that presents a ticket has shown no key yet. So `MOST_USES` bounds the requests of such clients to each shard:
+made-up tickets do not fill its link, and a shard that hangs delays no ticket of another.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TypeVar
 
-from gateway.contract.auth import Keyring, unauthorized
+from gateway.admission.slots import Bound, Slots
+from gateway.contract.auth import UNPROVEN, Keyring, unauthorized
 from gateway.shards.client import Shards
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation, TicketMake, TicketUse
@@ -37,6 +41,8 @@ from proto.model.keys import Key, Scope
 A = TypeVar("A")
 HOME_BYTES = 2
 RANDOM_BYTES = 22
+MOST_USES = 256
+"""Requests at a time that ask one shard for a ticket."""
 _FORM = re.compile(r"ticket_([A-Za-z0-9_-]{32})", re.ASCII)
 
 
@@ -52,6 +58,7 @@ class Tickets:
     def __init__(self, shards: Shards, keyring: Keyring) -> None:
         self._shards = shards
         self._keyring = keyring
+        self._uses = [Slots(Bound("max_ticket_uses", MOST_USES), Bound("", 0)) for _ in shards.states]
 
     async def make(self, key: Key, path: str) -> str:
         """Return a new ticket for `path`, spelled as in the request that will use it. Raises `429 throttled`, `503`."""
@@ -64,10 +71,14 @@ class Tickets:
 
     async def use(self, ticket: str, path: str) -> Key:
         """Use up a ticket, which has the form of one, and return the key that requested it. Raises `401 unauthorized`,
-        `503`."""
+        `429 throttled`, `503`."""
         home = int.from_bytes(urlsafe_b64decode(ticket.removeprefix("ticket_"))[:HOME_BYTES], "big")
         if home < len(self._shards.states):
-            found = (await self._ask(home, TicketUse(_digest(ticket), _digest(path)))).extra
+            slot = self._uses[home].take(UNPROVEN)
+            try:
+                found = (await self._ask(home, TicketUse(_digest(ticket), _digest(path)))).extra
+            finally:
+                slot.release()
             if found is not None:
                 key = Key(found.owner, Scope(found.scopes), found.prefixes)
                 if self._keyring.knows(key):

@@ -14,7 +14,17 @@ from gateway.http.messages import Gone, Request, Response, Write
 from gateway.shards.client import Shards
 from gateway.streams import event_ids
 from gateway.streams.prefix_feeds import PrefixFeeds
-from gateway.streams.sse import CONTENT_TYPE, HEADERS, LAST_EVENT_ID, RETRY, EventStream, check_accept, error_frame
+from gateway.streams.session_caps import SessionCaps
+from gateway.streams.sse import (
+    CONTENT_TYPE,
+    HEADERS,
+    LAST_EVENT_ID,
+    RETRY,
+    TAKEN_OVER,
+    EventStream,
+    check_accept,
+    error_frame,
+)
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import TopicFeeds
@@ -43,7 +53,8 @@ class Live:
         self.shards = shards
         self.feeds = TopicFeeds(shards, limits, budget)
         self.names = PrefixFeeds(shards, limits)
-        self.sessions = Sessions(shards, limits, keyring)
+        self.sessions = Sessions(shards, limits)
+        self.session_caps = SessionCaps(shards, limits, keyring)
         self.streams: dict[Stream, None] = {}
         self._draining = False
 
@@ -69,7 +80,7 @@ class Live:
         found = await begun(self.shards, asked.topics or {}, asked, key, self.limits, lenient=lenient)
         options = options_of(asked, self.limits)
         positions = {name: each.position for name, each in found.items()}
-        wid = await self.sessions.make(key, options, heartbeat_of(asked), positions, asked.prefix)
+        wid = await self.session_caps.make(key, options, heartbeat_of(asked), positions, asked.prefix)
         return {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
@@ -108,23 +119,31 @@ class Live:
     async def _events(self, wid: str, key: Key, last_event_id: str, write: Write, gone: Gone) -> bool:
         """Stream a session until it ends. Returns True when it ended with a last frame, False when the client left."""
         try:
-            async with self.sessions.turn(wid):
-                opened = await self.sessions.take(wid, key)
-                stream = EventStream(self, self.sessions, wid, key, opened, last_event_id, write)
+            taken = await self.sessions.take(wid, key)
         except TopicsError as error:
-            # The session, or its shard, has ended since `open`.
-            code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
-            await write(RETRY + error_frame(code, error.message))
+            return await self._refuse(error, write)
+        if taken is None:
+            await write(RETRY + error_frame(*TAKEN_OVER))
             return True
-        finally:
-            self.sessions.turn_over(wid)
-        if self._draining:
-            stream.end(self._farewell(stream))
+        opened, progress = taken
         try:
+            try:
+                stream = EventStream(self, key, opened, progress, last_event_id, write)
+            except TopicsError as error:
+                return await self._refuse(error, write)
+            progress.begin(stream)
+            if self._draining:
+                stream.end(self._farewell(stream))
             await stream.run(gone)
         finally:
-            self.sessions.end(stream)
+            self.sessions.end(progress)
         return not stream.gone
+
+    async def _refuse(self, error: TopicsError, write: Write) -> bool:
+        """End a stream before its first frame: the session, or its shard, has ended since `open`."""
+        code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
+        await write(RETRY + error_frame(code, error.message))
+        return True
 
     async def drain(self) -> None:
         """End every stream with a last frame, and tell the shards its last positions. Waits for both."""

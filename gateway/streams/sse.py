@@ -25,7 +25,7 @@ from gateway.streams.event_ids import TOLD, GrowingIds, Ids, decode, rewound
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import Batch
-from gateway.streams.watch_sessions import Opened, Sessions
+from gateway.streams.watch_sessions import Opened, Progress
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 
@@ -61,21 +61,22 @@ def come_back(error: TopicsError) -> Response:
     return Response(200, RETRY + told, CONTENT_TYPE, (*HEADERS, (b"retry-after", RETRY_S)))
 
 
+TAKEN_OVER = 409, "another connection has opened this watch session"
+
+
 class EventStream(Stream):
     def __init__(
         self,
         live: Shown,
-        sessions: Sessions,
-        wid: str,
         key: Key,
         opened: Opened,
+        progress: Progress,
         last_event_id: str,
         write: Write,
     ) -> None:
         # Before anything else: it may raise.
         found = decode(last_event_id, opened.topics, opened.prefix, LAST_EVENT_ID) if last_event_id else None
         super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
-        self.wid = wid
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000
         self._growing = opened.prefix is not None
@@ -91,7 +92,7 @@ class EventStream(Stream):
         # A stream of several topics gathers what they bring at the same time.
         self._direct = write if self._single and isinstance(write, DirectWrite) else None
         self.put(Item("raw", None, RETRY, None, 0))
-        self._progress = sessions.begin(self)
+        self._progress = progress
         for name, position in positions.items():
             subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
@@ -168,7 +169,7 @@ class EventStream(Stream):
         self.end(self.problem(410, "topics of this Last-Event-ID were deleted; make a new watch with POST /v0/watch"))
 
     def taken_over(self) -> None:
-        self.end(self.problem(409, "another connection has opened this watch session"))
+        self.end(self.problem(*TAKEN_OVER))
 
     def unknown(self) -> None:
         self.end(self.problem(410, "the watch session is gone; make a new one with POST /v0/watch"))

@@ -12,7 +12,7 @@ ZeroMQ does not report the end of a peer. The supervisor does:
     1  The process of an asker ends, and the supervisor reaps it.
     2  The supervisor tells each shard the first incarnation of each process that may still live (`Askers`). All earlier
        ones are gone.
-    3  A shard drops what it keeps for an asker that is gone: `shardd.process.loop`.
+    3  A shard drops what it keeps for an asker that is gone: `shardd.process.server`.
     4  Requests of that asker may still be in the shard's socket. They are read later, and ignored.
 
 The numbers only grow. So a report that is late, repeated, or replaced by a later one before it is sent does no harm.

@@ -417,10 +417,8 @@ class NameChanges(Operation[ChangedNames], tag="name_changes", frozen=True):
 
 
 class Sessions(Answer, tag="sessions", frozen=True):
-    sessions: int
-    """Number of sessions of the shard."""
-    owned: int | None = None
-    """Number of the owner's sessions, if the request names an owner."""
+    owned: int
+    """Number of the owner's sessions."""
 
 
 class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
@@ -436,21 +434,39 @@ class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
 
 
 class SessionFound(Answer, tag="session_found", frozen=True):
-    sessions: int
-    owned: int | None
     options: dict[str, Any]
     topics: dict[str, tuple[int, int, int]]
     generation: int
+    stream: int = 0
+    """Of a take: the number of the stream that begins."""
+    previous: int = 0
+    """Of a take: the number of the session's stream before it, 0 if there was none."""
 
 
 class SessionOpen(Operation[SessionFound], tag="session_open", frozen=True):
     owner: bytes
 
 
+class SessionTake(Operation[SessionFound], tag="session_take", frozen=True):
+    """Open the session for a new stream. Parked until the stream before it has ended."""
+
+    owner: bytes
+
+
+class SessionsTaken(Answer, tag="sessions_taken", frozen=True):
+    streams: tuple[tuple[str, int], ...]
+    """Wid and number of streams of the asker that are to end, because others wait for the sessions."""
+
+
+class SessionNews(Operation[SessionsTaken], tag="session_news", frozen=True):
+    """Park the request until streams of the asker are to end."""
+
+
 class SessionsMoved(Answer, tag="sessions_moved", frozen=True):
-    sessions: int
     unknown: tuple[str, ...]
     """The wids without a session."""
+    superseded: tuple[str, ...] = ()
+    """The wids whose streams in this request are not the latest ones: their positions were refused."""
 
 
 class SessionMove(Operation[SessionsMoved], tag="session_move", frozen=True):
@@ -458,7 +474,7 @@ class SessionMove(Operation[SessionsMoved], tag="session_move", frozen=True):
 
 
 class SessionCount(Operation[Sessions], tag="session_count", frozen=True):
-    owner: bytes | None = None
+    owner: bytes
 
 
 # Tickets
@@ -622,7 +638,9 @@ TABLE = (
     Row(NameChanges, ChangedNames, records=False, waits=True),
     Row(SessionMake, Sessions, records=False),
     Row(SessionOpen, SessionFound, records=False),
-    Row(SessionMove, SessionsMoved, records=False),
+    Row(SessionTake, SessionFound, records=False, waits=True),
+    Row(SessionNews, SessionsTaken, records=False, waits=True),
+    Row(SessionMove, SessionsMoved, records=False, waits=True),
     Row(SessionCount, Sessions, records=False),
     Row(TicketMake, records=False),
     Row(TicketUse, TicketHolder, records=False),

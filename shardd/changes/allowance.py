@@ -40,11 +40,12 @@ import trio
 
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Mark, Room, RoomOrder, RoomReport, RoomWant
-from proto.model.errors import TopicsError, not_ready
+from proto.model.errors import TopicsError, invalid, not_ready
 from proto.model.limits import Limits
 from shardd.changes.admission import too_many_topics
 from shardd.changes.containment import Respond
 from shardd.changes.treasurer import NO_CAP
+from shardd.storage.indivisible import indivisible
 from shardd.topic.topic import Topic
 
 PATIENCE_S = 2.0
@@ -102,8 +103,12 @@ class Allowance:
         self._held = held
         self._caps = Room(limits.max_topics or NO_CAP, limits.max_total_bytes or NO_CAP)
         self.state = AllowanceState.FREE
-        self.treasurer: Callable[[RoomWant], None] = _no_treasurer
-        """Takes the wants of all shards. The room tasks set it where the treasurer is."""
+        self.divides = 0
+        """Number of shards whose wants are taken here. The room tasks set it where the treasurer is."""
+        self.wants: list[RoomWant] = []
+        """Wants for the treasurer, which the room tasks take in at once."""
+        self.wanting = trio.Event()
+        """Set when there are wants, or other news for the treasurer."""
         self.report = RoomReport(NEVER, Room(NO_CAP, NO_CAP))
         """The last order that was obeyed, and the limit."""
         self._waiting: dict[Waiter, None] = {}
@@ -181,8 +186,15 @@ class Allowance:
 
     def wanted(self, request: Request[RoomWant], respond: Respond) -> None:
         """Passes a shard's want to the treasurer. Raises `503` if it is not here."""
-        self.treasurer(request.options)
-        respond(Reply(request.id))
+        want = request.options
+        if not self.divides:
+            raise not_ready("this shard does not divide the caps", outcome="not_done")
+        if not 0 <= want.shard < self.divides:
+            raise invalid(f"there is no shard {want.shard}", field="shard")
+        with indivisible:
+            self.wants.append(want)
+            self.wanting.set()
+            respond(Reply(request.id))
 
     def order(self, request: Request[RoomOrder], respond: Respond) -> None:
         """Answers an order of the treasurer."""
@@ -308,7 +320,3 @@ class Allowance:
 
 def _unknown() -> TopicsError:
     return not_ready("it is not known yet what all shards hold together; retry shortly", outcome="not_done")
-
-
-def _no_treasurer(want: RoomWant) -> None:
-    raise not_ready("this shard does not divide the caps", outcome="not_done")

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Hashable, Mapping
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
 from shardd.frames import WatchSessions
+from shardd.operations.session_streams import SessionStreams, Take
 from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.watch_session import Position, Session, as_map
 
 RETRY_AFTER_MS = 1000
 
-_decode_moves = msgspec.json.Decoder(dict[str, tuple[int, dict[str, Position]]]).decode
+Number = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+"""Number of a stream."""
+
+_decode_moves = msgspec.json.Decoder(dict[str, tuple[int, dict[str, Position], Number, bool]]).decode
 _decode_topics = msgspec.json.Decoder(dict[str, Position]).decode
 
 
@@ -27,11 +35,13 @@ class SessionControl:
 
     session_make    the body has the positions
     session_open    404 for no session, 401 for another owner's
-    session_move    body {wid: [generation, {topic: position}]}
+    session_take    the same; `shardd.operations.session_streams` has the rest
+    session_move    body {wid: [generation, {topic: position}, number of the stream, whether it has ended]}
     """
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, streams: SessionStreams) -> None:
         self._staging = staging
+        self.streams = streams
         self._directory = staging.directory
         self.sessions = staging.directory.sessions
         self.making: Counter[bytes] = Counter()
@@ -66,39 +76,82 @@ class SessionControl:
 
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
-        session = self.sessions.by_wid.get(request.topic)
+        session = self._used(request.topic, request.options.owner)
+        self._staging.stage_apart(_Opened(self, session, request, respond, requires_sync=False))
+
+    def _used(self, wid: str, owner: bytes) -> Session:
+        """The session, whose idle time begins again. Raises `404` and `401`."""
+        session = self.sessions.by_wid.get(wid)
         if session is None:
-            raise TopicsError(
-                ErrorCode.NOT_FOUND,
-                "there is no such watch session (any more); make a new one with POST /v0/watch",
-                {"wid": request.topic},
-            )
-        if session.owner != request.options.owner:
+            raise _no_session(wid)
+        if session.owner != owner:
             raise TopicsError(
                 ErrorCode.UNAUTHORIZED, "this watch session belongs to another key; present the one that made it"
             )
         session.used_ms = self._staging.clock.now_ms()
-        self._staging.stage_apart(_Opened(self, session, request, respond, requires_sync=False))
+        return session
 
-    def move(self, request: Request[operations.SessionMove], respond: Respond) -> None:
+    def take(self, request: Request[operations.SessionTake], caller: Hashable, respond: Respond) -> None:
+        """Open a session for a new stream, once the one before it has ended."""
+        self.collect()
+        session = self._used(request.topic, request.options.owner)
+
+        def begin(take: Take) -> None:
+            self._staging.containment.attempt(request, respond, partial(self._begin, request, take))
+
+        with indivisible:
+            superseded = self.streams.take(request.topic, Take(caller, request.id, respond, begin))
+            if superseded is not None:
+                superseded.respond(Reply(superseded.ident, extra=self.found(session)))
+
+    def _begin(self, request: Request[operations.SessionTake], take: Take) -> None:
+        session = self._used(request.topic, request.options.owner)
+        previous, number = session.stream, session.stream + 1
+        body = WatchSessions(taken={session.wid: number})
+        with indivisible:
+            # Assigned now: moves of the older stream that are staged from now on would commit after the answer.
+            session.stream = number
+            self.streams.beginning(session.wid, take)
+            self._staging.stage_apart(
+                _Taken(self, session, request, take.respond, take, number, previous, body=body, requires_sync=False)
+            )
+
+    def move(self, request: Request[operations.SessionMove], caller: Hashable, respond: Respond) -> None:
         moves = _decode_moves(request.body)
         now = self._staging.clock.now_ms()
         moved: dict[str, Any] = {}
+        taken: dict[str, int] = {}
         unknown: list[str] = []
-        for wid, (generation, topics) in moves.items():
+        superseded: list[str] = []
+        streams: list[tuple[Session, int, bool]] = []
+        for wid, (generation, topics, number, over) in moves.items():
             session = self.sessions.by_wid.get(wid)
             if session is None:
                 unknown.append(wid)
                 continue
+            if self.streams.superseded(wid, session.stream, number, caller):
+                superseded.append(wid)
+                continue
             session.used_ms = now
             if topics:
                 moved[wid] = [generation, {name: list(position) for name, position in topics.items()}]
-
-        if not moved:
-            respond(self.moved(request.id, unknown))
-            return
-        body = WatchSessions(moved=moved)
-        self._staging.stage_apart(_Moved(self, moved, unknown, request, respond, body=body, requires_sync=False))
+            if number > session.stream:  # the log has lost that it began, as it may lose positions
+                taken[wid] = number
+            streams.append((session, number, over))
+        answer = Reply(request.id, extra=operations.SessionsMoved(tuple(unknown), tuple(superseded)))
+        change = _Moved(self, moved, answer, request, respond, requires_sync=False)
+        if moved or taken:
+            change.body = WatchSessions(moved=moved or UNSET, taken=taken or UNSET)
+            self._staging.stage_apart(change)
+        else:
+            respond(answer)
+        # After these moves, because the answer of a take that begins now includes them.
+        with indivisible:
+            for session, number, over in streams:
+                session.stream = number
+                self.streams.moved(session.wid, number, caller)
+                if over:
+                    self.streams.ended(session.wid, number)
 
     def count(self, request: Request[operations.SessionCount], respond: Respond) -> None:
         self.collect()
@@ -113,13 +166,17 @@ class SessionControl:
         with indivisible:
             self.sessions.apply({"ended": ended})
             self._staging.stage_apart(Change(body=WatchSessions(ended=ended), requires_sync=False))
+            for wid in ended:
+                take = self.streams.session_ended(wid)
+                if take is not None:
+                    refuse(take.ident, take.respond, _no_session(wid))
 
-    def moved(self, ident: int, unknown: list[str]) -> Reply:
-        return Reply(ident, extra=operations.SessionsMoved(len(self.sessions), tuple(unknown)))
+    def found(self, session: Session) -> operations.SessionFound:
+        shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
+        return operations.SessionFound(shown, topics, session.generation)
 
-    def counted(self, ident: int, owner: bytes | None) -> Reply:
-        owned = None if owner is None else self.sessions.owned_by(owner)
-        return Reply(ident, extra=operations.Sessions(len(self.sessions), owned))
+    def counted(self, ident: int, owner: bytes) -> Reply:
+        return Reply(ident, extra=operations.Sessions(self.sessions.owned_by(owner)))
 
 
 class _Made(Change, eq=False):
@@ -147,30 +204,58 @@ class _Opened(Change, eq=False):
     respond: Respond
 
     def commit(self, timing: Timing) -> None:
-        session, sessions = self.session, self.control.sessions
-        shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
-        about = operations.SessionFound(
-            len(sessions), sessions.owned_by(session.owner), shown, topics, session.generation
-        )
-        self.respond(Reply(self.request.id, extra=about))
+        self.respond(Reply(self.request.id, extra=self.control.found(self.session)))
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)
 
 
+class _Taken(Change, eq=False):
+    control: SessionControl
+    session: Session
+    request: Request[operations.SessionTake]
+    respond: Respond
+    take: Take
+    stream: int
+    previous: int
+
+    def commit(self, timing: Timing) -> None:
+        found = replace(self.control.found(self.session), stream=self.stream, previous=self.previous)
+        self.respond(Reply(self.request.id, extra=found))
+        self.control.streams.begun(self.session.wid, self.take, self.stream)
+
+    def undo(self, error: TopicsError) -> None:
+        if error.code is not ErrorCode.INTERNAL:
+            self.commit(Timing())  # the log cannot be written: readers are served all the same
+            return
+        self.session.stream = self.previous
+        refuse(self.request.id, self.respond, error)
+        waiting = self.control.streams.failed(self.session.wid)
+        if waiting is not None:
+            refuse(waiting.ident, waiting.respond, error)
+
+
 class _Moved(Change, eq=False):
     control: SessionControl
-    moved: dict[str, Any]
-    unknown: list[str]
+    moved: Mapping[str, Any]
+    answer: Reply
     request: Request[operations.SessionMove]
     respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.control.sessions.apply({"moved": self.moved})
-        self.respond(self.control.moved(self.request.id, self.unknown))
+        self.respond(self.answer)
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)
+
+
+def _no_session(wid: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.NOT_FOUND,
+        "there is no such watch session (any more); make a new one with POST /v0/watch",
+        {"wid": wid},
+    )
 
 
 def _check_cap(held: int, cap: int | None, limit: str, most: int) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from proto.ipc.control import ShardState
 from proto.ipc.operations import Room, RoomOrder, RoomWant
-from proto.model.errors import TopicsError, invalid, not_ready
+from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 from shardd.changes.treasurer import Treasurer
 from shardd.process.peers import Peers
@@ -40,10 +40,7 @@ class RoomTasks:
         self._allowance = shard.allowance
         self._treasurer: Treasurer | None = None
         self._acting = False
-        self._due = trio.Event()
-        """Set when the treasurer may have orders."""
         self._nursery: trio.Nursery | None = None
-        shard.allowance.treasurer = self._wanted
         peers.on_update(self._due_now)
 
     async def run(self) -> None:
@@ -82,27 +79,24 @@ class RoomTasks:
 
     # The treasurer
 
-    def _wanted(self, want: RoomWant) -> None:
-        if self._treasurer is None or not self._acting:
-            raise not_ready("this shard does not divide the caps", outcome="not_done")
-        if not 0 <= want.shard < len(self._treasurer.accounts):
-            raise invalid(f"there is no shard {want.shard}", field="shard")
-        self._treasurer.wanted(want, self._shard.monotonic())
-        self._due_now()
-
     def _due_now(self) -> None:
-        self._due.set()
+        """The treasurer may have orders."""
+        self._allowance.wanting.set()
 
     async def _divide(self) -> None:
         assert self._nursery is not None
         while True:
-            self._due = trio.Event()
+            self._allowance.wanting = trio.Event()
             serving, treasurer = self._serving(), self._appointed()
+            wants, self._allowance.wants = self._allowance.wants, []
+            self._allowance.divides = 0 if treasurer is None else len(treasurer.accounts)
             if treasurer is not None:
+                for want in wants:
+                    treasurer.wanted(want, self._shard.monotonic())
                 for index, order in treasurer.orders(self._shard.monotonic(), serving=serving):
                     self._nursery.start_soon(self._send, treasurer, index, order)
             with trio.move_on_after(inf if serving else ASK_AGAIN_S):
-                await self._due.wait()
+                await self._allowance.wanting.wait()
 
     def _appointed(self) -> Treasurer | None:
         """The treasurer, if it is here, with what the supervisor says of the shards."""

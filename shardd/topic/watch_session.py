@@ -8,11 +8,12 @@ gateway dies, the records since its last report are delivered again: a position 
                  ▲           │
                  └───────────┘ another GET
 
-In the log (frame kind SESSION, topic id 0), one of
+In the log (frame kind SESSION, topic id 0), one or more of
 
     made     the whole session, as a catalog has it
     moved    {wid: [generation, {topic: position}]}, positions that changed; written in groups, a few times a second
     ended    [wid]
+    taken    {wid: number}, streams that begin (see `shardd.operations.session_streams`)
 
 A later frame replaces what an earlier one said, so replaying them twice changes nothing. A frame is written before the
 request is answered, and synced with the next sync. If the machine stops before that sync, a position is an older one,
@@ -28,7 +29,7 @@ The topics of a session that watches a prefix come and go. So it keeps only the 
 
 A generation ends when a topic turns out to have been deleted. So an id from before the deletion differs from one after.
 
-Only the gateway knows whether a session has a stream. It reports each such session well within the ttl.
+The gateway of a session's stream reports the session well within the ttl.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Session(Struct):
     topics: dict[str, Position]
     generation: int = 0
     used_ms: int = 0
+    stream: int = 0
+    """Number of the last stream that began; 0 for none."""
 
 
 class Sessions:
@@ -95,6 +98,10 @@ class Sessions:
                 session.topics |= {name: _position(position) for name, position in topics.items()}
                 if "prefix" in session.options:
                     _forget(session)
+        for wid, number in fields.get("taken", {}).items():
+            session = self.by_wid.get(wid)
+            if session is not None:
+                session.stream = max(session.stream, number)
         for wid in fields.get("ended", ()):
             self.remove(wid)
 
@@ -106,6 +113,7 @@ class Sessions:
         for entry in entries:
             topics = {name: _position(position) for name, position in entry["topics"].items()}
             session = Session(entry["wid"], entry["owner"], entry["options"], topics, entry["generation"])
+            session.stream = entry.get("stream", 0)
             self.add(session)
 
     def woken(self, now_ms: int) -> None:
@@ -135,10 +143,13 @@ def _position(value: Any) -> Position:
 
 
 def as_map(session: Session) -> dict[str, Any]:
-    return {
+    fields = {
         "wid": session.wid,
         "owner": session.owner,
         "options": dict(session.options),
         "topics": {name: list(position) for name, position in session.topics.items()},
         "generation": session.generation,
     }
+    if session.stream:
+        fields["stream"] = session.stream
+    return fields

@@ -171,6 +171,23 @@ class Child:
             self.phase = "failed" if self.troubled and self.state in (ChildState.WAITING, ChildState.HELD) else "down"
         self._changed(self)
 
+    @property
+    def decided(self) -> bool:
+        """Whether readiness need not wait for the child: it serves, or is in trouble."""
+        return self.state is ChildState.SERVING or self.troubled
+
+    def status(self) -> dict[str, Any]:
+        """Its part of the status file."""
+        return {
+            "pid": self.pid,
+            "incarnation": self.incarnation,
+            "state": self.state.value,
+            "phase": self.phase,
+            **({"holder": self.holder} if self.holder else {}),
+            **({"term": self.term} if self.term else {}),
+            **({"damage": self.damage} if self.damage else {}),
+        }
+
     async def run(self) -> None:
         """Keep the child alive until it is stopped, or given up if it is vital. Returns in state ended or failed.
 

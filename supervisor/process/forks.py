@@ -23,7 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from proto.process.fork_server import MAX_BYTES, Fork
 from proto.process.orphan import PARENT_PID_VARIABLE, adopt_orphans
 
-GATEWAY, SHARD = "gateway.process", "shardd.process.loop"
+GATEWAY, SHARD = "gateway.process", "shardd.process.main"
 """The modules that children run; the server imports both."""
 ANSWER_S = 30.0
 """Time in which the server must have forked, its start included."""

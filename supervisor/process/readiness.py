@@ -81,7 +81,7 @@ class Readiness:
         if self.announced:
             serving = f"serving {self._url}{without}"
             self._notifier.status(serving if self.ready else "not ready: " + ", ".join(down))
-        elif self.served and self._gateways.complete and all(self._decided(shard) for shard in self._shards):
+        elif self.served and self._gateways.complete and all(shard.decided for shard in self._shards):
             # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
             # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self.announced = True
@@ -109,8 +109,3 @@ class Readiness:
             self._log.info("standing_by", holder=holder)
             by_hand = "" if self._takes_over else "; `topics takeover` if that one is gone"
             self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
-
-    @staticmethod
-    def _decided(child: Child) -> bool:
-        """Whether readiness need not wait for the child: it serves, or is in trouble."""
-        return child.state is ChildState.SERVING or child.troubled

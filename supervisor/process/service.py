@@ -413,16 +413,5 @@ class Service:
             "data_dir": str(self._data.path),
             "ready": self._readiness.ready,
             "roll": self._roll.told,
-            "children": {
-                child.name: {
-                    "pid": child.pid,
-                    "incarnation": child.incarnation,
-                    "state": child.state.value,
-                    "phase": child.phase,
-                    **({"holder": child.holder} if child.holder else {}),
-                    **({"term": child.term} if child.term else {}),
-                    **({"damage": child.damage} if child.damage else {}),
-                }
-                for child in self._children
-            },
+            "children": {child.name: child.status() for child in self._children},
         }

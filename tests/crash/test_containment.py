@@ -93,6 +93,7 @@ VERSION = 5
 OLD = 2
 """Id of the topic whose records are over their age. They go whenever a request looks at it."""
 WID = "wid_" + "0" * 32
+TAKEN = "wid_" + "2" * 32
 STREAM: dict[str, Any] = {"stream": "s", "node": "w", "max": 2, "lease_ms": None}
 FEED: dict[str, Any] = {
     "epoch": 0, "from_seq": 0, "wait_ms": 0, "touch": True, "limit": 10, "budget": 1000, "nodes": (), "tags": True,
@@ -121,10 +122,12 @@ def prepared() -> Harness:
     h.append("dead", 1)
     h.call("log_create", "rog", partitions=2)
     h.call("session_make", WID, {"log": [1, 0, 0]}, owner=OWNER, options={})
+    h.call("session_make", TAKEN, {}, owner=OWNER, options={})
+    h.call("session_move", "", {WID: [0, {}, 1, False]})
     h.call("ticket_make", ticket=b"old", path=b"p", owner=OWNER, scopes=1, prefixes=())
     names = h.shard.names
     names._version = names._told = VERSION
-    h.shard.allowance.treasurer = lambda want: None
+    h.shard.allowance.divides = 1
     h.clock.advance(2000)  # the records of "old" are over their age
     h.shard.commits.sync_now()
     return h
@@ -198,7 +201,9 @@ CASES: list[Case] = [
     ("name_changes", "", b"", {"since": 4}),
     ("session_make", "wid_" + "1" * 32, {"log": [1, 0, 0]}, {"owner": OWNER, "options": {"limit": 1}}),
     ("session_open", WID, b"", {"owner": OWNER}),
-    ("session_move", "", {WID: [0, {"log": [1, 2, 0]}]}, {}),
+    ("session_take", TAKEN, b"", {"owner": OWNER}),
+    ("session_move", "", {WID: [0, {"log": [1, 2, 0]}, 1, False]}, {}),
+    ("session_move", "", {WID: [0, {"log": [1, 2, 0]}, 2, True]}, {}),
     ("session_count", "", b"", {"owner": OWNER}),
     ("ticket_make", "", b"", {"ticket": b"new", "path": b"p", "owner": OWNER, "scopes": 1, "prefixes": ("a",)}),
     ("ticket_use", "", b"", {"ticket": b"old", "path": b"p"}),
@@ -214,6 +219,8 @@ PARKED: list[Case] = [
     ("claim", "idle", {"node": "v", "max": 9, "wait_ms": 1000}, {}),
     ("claim", "idle", {"node": "v", "max": 9, "wait_ms": 1000, "ack": {"seqs": [1]}}, {}),
     ("name_changes", "", b"", {"since": VERSION}),
+    ("session_news", "", b"", {}),
+    ("session_take", WID, b"", {"owner": OWNER}),
 ]
 NO_CASE = {"ping", *(row.op for row in TABLE if issubclass(row.request, RegistrarRequest))}
 """The registrar carries out its requests in steps, which have cases: `tests/unit/shardd/routers/test_registrar.py`."""

@@ -61,6 +61,15 @@ def recipe(name: str, arguments: str) -> list[str]:
     return ["sh", "-c", said.splitlines()[-1]]
 
 
+def kernel_threads(pid: int) -> str:
+    """The system call in which each thread of a process is, and its signals: pending, blocked and caught."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        signals = [line for line in (task / "status").read_text().splitlines() if line.startswith(("Sig", "ShdPnd"))]
+        found.append(f"{task.name} in {(task / 'syscall').read_text().strip()}: {', '.join(signals)}")
+    return "\n".join(found)
+
+
 @contextmanager
 def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example]:
     """Run an example on a free port."""
@@ -83,8 +92,9 @@ def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example
             process.terminate()
             try:
                 assert process.wait(START_S) == 0, running.said
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired as error:
                 services = children(process.pid)
+                error.add_note(kernel_threads(process.pid))
                 process.send_signal(signal.SIGABRT)  # says where each thread is
                 process.wait(START_S)
                 for pid in services:
@@ -168,6 +178,30 @@ def test_two_browsers_chat(tmp_path: Path) -> None:
         assert not any(
             "Hello" in message for message in bob.js("document.querySelector('main').innerText").splitlines()
         )
+
+
+def test_an_example_ends_whichever_of_its_threads_gets_the_signal() -> None:
+    program = """
+import os, signal, sys, threading
+sys.path.insert(0, "examples/browser")
+import pages
+
+def other():
+    while open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "S":
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+threading.Thread(target=other, daemon=True).start()
+try:
+    pages.wait()
+except KeyboardInterrupt:
+    print("ended")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=True
+    )
+    assert done.stdout == "ended\n"
 
 
 def test_a_chat_without_its_key_says_what_is_missing(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_supervisor_needs_no_zeromq() -> None:
     assert [name for name in (*NONE_AT_START, "zmq") if name in done.stdout.split()] == []
 
 
-@pytest.mark.parametrize(("module", "more"), [("shardd.process.loop", ()), ("gateway.process", LATER)])
+@pytest.mark.parametrize(("module", "more"), [("shardd.process.main", ()), ("gateway.process", LATER)])
 def test_a_child_process_does_not_load(module: str, more: tuple[str, ...]) -> None:
     program = (
         "import sys; from proto.process.imports import load_structlog; load_structlog(); "

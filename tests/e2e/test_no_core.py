@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import gateway.process
-import shardd.process.loop
+import shardd.process.main
 from proto.ipc.control import CONTROL_FD_VARIABLE
 from tests.support.service import Service
 
@@ -41,7 +41,7 @@ def test_a_process_that_wants_none_is_not_dumpable() -> None:
     assert done.stdout.split() == ["1", "0"]
 
 
-@pytest.mark.parametrize("module", [gateway.process, shardd.process.loop], ids=["gateway", "shard"])
+@pytest.mark.parametrize("module", [gateway.process, shardd.process.main], ids=["gateway", "shard"])
 def test_each_child_sees_to_it_before_anything_else(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state "not dumpable" does not survive the exec of a child."""
     did: list[str] = []

@@ -44,6 +44,7 @@ def dist(to: Path) -> dict[str, Path]:
     """What `make dist` builds, by what it is of."""
     run(ROOT / "tools" / "dist.sh", sys.executable, to)
     kinds = {"server": "topics_server-*", "client": "topics_client-*", "spark": "pyspark_topics-*", "npm": "*.tgz"}
+    kinds["history"] = "topics_history-*"
     return {kind: path for kind, pattern in kinds.items() for path in to.glob(pattern)}
 
 
@@ -64,6 +65,7 @@ EACH = pytest.mark.parametrize(
         ("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")),
         ("spark", ("pyspark_topics",)),
         ("client", ("topics_client",)),
+        ("history", ("topics_history",)),
     ],
 )
 

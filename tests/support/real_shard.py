@@ -22,6 +22,8 @@ class RealShard(FakeShard):
         self.deaf = False
         """Whether the shard ignores all requests."""
         self.ignored = 0
+        self.caller = "gateway"
+        """Which gateway asks, for the shard."""
 
     def _handle(self, group: Group) -> None:
         shard = self.harness.shard
@@ -30,9 +32,9 @@ class RealShard(FakeShard):
             return
         for self._peer, message in ((peer, message) for peer, packet in group for message in packet.messages):
             if isinstance(message, Request):
-                shard.handle(message, "gateway", self.send)
+                shard.handle(message, self.caller, self.send)
             elif isinstance(message, Cancel):
-                shard.cancel("gateway", message.id)
+                shard.cancel(self.caller, message.id)
         self.settle()
 
     def settle(self) -> None:

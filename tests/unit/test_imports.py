@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"proto", "gateway", "shardd", "supervisor", "pyspark_topics", "topics_client", "topics_server", "tests"}
+OURS = {
+    "proto",
+    "gateway",
+    "shardd",
+    "supervisor",
+    "pyspark_topics",
+    "topics_client",
+    "topics_history",
+    "topics_server",
+    "tests",
+}
 ALLOWED = {
     "proto": {"proto"},
     "gateway": {"gateway", "proto"},
@@ -21,6 +31,7 @@ ALLOWED = {
     "topics_server": {"topics_server", "supervisor"},
     "pyspark_topics": {"pyspark_topics"},
     "packages/topics-client/topics_client": {"topics_client"},
+    "packages/topics-history/topics_history": {"topics_history"},
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},

@@ -20,6 +20,7 @@ PACKAGES = (
     "topics_server",
     "pyspark_topics",
     "packages/topics-client/topics_client",
+    "packages/topics-history/topics_history",
 )
 
 
@@ -32,6 +33,7 @@ def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
     assert project("pyproject.toml")["dynamic"] == ["version"]  # taken from proto.__version__
     assert project("packages/pyspark-topics/pyproject.toml")["version"] == proto.__version__
     assert project("packages/topics-client/pyproject.toml")["version"] == proto.__version__
+    assert project("packages/topics-history/pyproject.toml")["version"] == proto.__version__
     assert json.loads((ROOT / "packages/topics-client-ts/package.json").read_text())["version"] == proto.__version__
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert sections[0] == "Unreleased"

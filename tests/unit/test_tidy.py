@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "shardd", "supervisor", "proto", "pyspark_topics", "topics_server", "packages/topics-client")
+PACKAGES = (
+    "gateway",
+    "shardd",
+    "supervisor",
+    "proto",
+    "pyspark_topics",
+    "topics_server",
+    "packages/topics-client",
+    "packages/topics-history",
+)
 LONGEST = 60
 """Lines of a function, its docstring among them."""
 LARGEST = 450

@@ -13,7 +13,7 @@ from proto.ipc.askers import Census
 from proto.ipc.message import Message, Packet, Parked, Reply, Request, Taken
 from proto.model.limits import Limits
 from proto.model.memory_shares import SMALLEST_WINDOW
-from shardd.process.loop import Server
+from shardd.process.server import Server
 from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation
 from tests.support.harness import Harness

@@ -67,6 +67,7 @@ BYTES: list[tuple[MapBody, dict[str, Any]]] = [
     (frames.WatchSessions(made=SESSION), {"made": SESSION}),
     (frames.WatchSessions(moved={"w": [1, {"t": [1, 2, 3]}]}), {"moved": {"w": [1, {"t": [1, 2, 3]}]}}),
     (frames.WatchSessions(ended=["w"]), {"ended": ["w"]}),
+    (frames.WatchSessions(taken={"w": 2}), {"taken": {"w": 2}}),
     (frames.RogLog("l", 3), {"name": "l", "partitions": 3}),
     (Rescued(2), {"given_up": 2}),
 ]

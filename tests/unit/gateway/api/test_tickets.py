@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 from wsproto.events import CloseConnection, TextMessage
 
-from gateway.api import entry, sockets
+from gateway.api import entry, sockets, tickets
 from gateway.contract.openapi import document
 from gateway.contract.operations import OPERATIONS
 from proto.ipc.control import ShardState
+from proto.ipc.message import Message, Request
 from proto.model.keys import Scope
 from proto.model.limits import Limits
 from tests.support.gateway_stage import Answer, Stage, key, stage, until
@@ -162,6 +164,30 @@ async def test_a_ticket_that_names_no_shard_asks_none() -> None:
         there.gateway.shards.update([ShardState(0, "failed")])
         for text in ("ticket_" + "_" * 32, "ticket_AAE" + "A" * 29):
             assert await opened(there, f"/v0/ws?ticket={text}", UPGRADE) == 401
+
+
+async def test_made_up_tickets_for_a_shard_that_hangs_are_few_and_keep_no_ticket_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tickets, "MOST_USES", 2)
+    asked: list[int] = []
+
+    def hanging(request: Request) -> list[Message]:
+        asked.append(request.id)
+        return []
+
+    async with stage(shards=2, keys=KEYS) as there, trio.open_nursery() as nursery:
+        await start_real(there, Harness(), index=1)
+        there.shards[0].script = hanging
+        made_up = "/v0/ws?ticket=ticket_AAA" + "A" * 29
+        for count in (1, 2):
+            nursery.start_soon(opened, there, made_up, UPGRADE)
+            await until(lambda count=count: len(asked) == count)  # type: ignore[misc]
+        async with there.client() as client:
+            refused = await client.ask("GET", made_up, headers=UPGRADE)
+        assert (refused.status, refused.json["error"]["detail"]["limit"]) == (429, "max_ticket_uses")
+        assert await opened(there, "/v0/ws?ticket=ticket_AAE" + "A" * 29, UPGRADE) == 401
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_path_that_no_ticket_can_be_for_uses_it_up() -> None:

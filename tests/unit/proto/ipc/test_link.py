@@ -18,12 +18,12 @@ from proto.model.errors import TopicsError
 
 
 @asynccontextmanager
-async def silent_shard(tmp_path: Path) -> AsyncIterator[tuple[Links, Link]]:
+async def silent_shard(short_path: Path) -> AsyncIterator[tuple[Links, Link]]:
     """Yields the link to a shard that never answers."""
     links = Links(1, 60.0)
     async with trio.open_nursery() as nursery:
         await nursery.start(links.run)
-        links.update([ShardState(0, "ready", f"ipc://{tmp_path}/s")])
+        links.update([ShardState(0, "ready", f"ipc://{short_path}/s")])
         yield links, links.to(0)
         nursery.cancel_scope.cancel()
 
@@ -32,8 +32,8 @@ def ask(link: Link) -> Pending[Any]:
     return link.ask(StateGet(), "t", b"")
 
 
-async def test_a_callback_gets_the_parking_and_then_the_reply(tmp_path: Path) -> None:
-    async with silent_shard(tmp_path) as (_, link):
+async def test_a_callback_gets_the_parking_and_then_the_reply(short_path: Path) -> None:
+    async with silent_shard(short_path) as (_, link):
         heard: list[object] = []
         pending = ask(link)
         pending.then(heard.append)
@@ -43,8 +43,8 @@ async def test_a_callback_gets_the_parking_and_then_the_reply(tmp_path: Path) ->
         assert heard == [Parked(pending.id), Reply(pending.id, b"x")]
 
 
-async def test_a_callback_gets_an_outcome_that_came_before_it(tmp_path: Path) -> None:
-    async with silent_shard(tmp_path) as (_, link):
+async def test_a_callback_gets_an_outcome_that_came_before_it(short_path: Path) -> None:
+    async with silent_shard(short_path) as (_, link):
         heard: list[object] = []
         pending = ask(link)
         pending.resolve(Reply(pending.id))
@@ -52,8 +52,8 @@ async def test_a_callback_gets_an_outcome_that_came_before_it(tmp_path: Path) ->
         assert heard == [Reply(pending.id)]
 
 
-async def test_a_reply_replaces_a_parking_that_no_task_took(tmp_path: Path) -> None:
-    async with silent_shard(tmp_path) as (_, link), trio.open_nursery() as nursery:
+async def test_a_reply_replaces_a_parking_that_no_task_took(short_path: Path) -> None:
+    async with silent_shard(short_path) as (_, link), trio.open_nursery() as nursery:
         pending = ask(link)
         heard: list[object] = []
 
@@ -68,8 +68,8 @@ async def test_a_reply_replaces_a_parking_that_no_task_took(tmp_path: Path) -> N
         assert heard == [Reply(pending.id)]
 
 
-async def test_a_cancelled_wait_leaves_the_outcome_for_the_next(tmp_path: Path) -> None:
-    async with silent_shard(tmp_path) as (_, link):
+async def test_a_cancelled_wait_leaves_the_outcome_for_the_next(short_path: Path) -> None:
+    async with silent_shard(short_path) as (_, link):
         pending = ask(link)
         with trio.move_on_after(0):
             await pending.wait()
@@ -77,8 +77,8 @@ async def test_a_cancelled_wait_leaves_the_outcome_for_the_next(tmp_path: Path) 
         assert await pending.wait() == Reply(pending.id)
 
 
-async def test_a_callback_that_fails_keeps_no_outcome_from_the_others(tmp_path: Path) -> None:
-    async with silent_shard(tmp_path) as (links, link):
+async def test_a_callback_that_fails_keeps_no_outcome_from_the_others(short_path: Path) -> None:
+    async with silent_shard(short_path) as (links, link):
         heard: list[Any] = []
 
         def fail(_: object) -> None:
@@ -91,8 +91,8 @@ async def test_a_callback_that_fails_keeps_no_outcome_from_the_others(tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["fail", "sweep"])
-async def test_no_call_follows_an_abandonment_by_another_callback(tmp_path: Path, how: str) -> None:
-    async with silent_shard(tmp_path) as (_, link):
+async def test_no_call_follows_an_abandonment_by_another_callback(short_path: Path, how: str) -> None:
+    async with silent_shard(short_path) as (_, link):
         heard: list[object] = []
         first, second = ask(link), ask(link)
         first.then(lambda _: second.abandon())

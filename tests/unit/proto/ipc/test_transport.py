@@ -60,10 +60,10 @@ async def pair(path: Path) -> AsyncIterator[Pair]:
     made.close()
 
 
-async def test_thousands_in_flight_from_many_tasks_are_all_answered(tmp_path: Path) -> None:
+async def test_thousands_in_flight_from_many_tasks_are_all_answered(short_path: Path) -> None:
     """The descriptor is edge-triggered, and sends from other tasks consume its edges. Without a check of EVENTS after
     each send, this hangs."""
-    endpoint = f"ipc://{tmp_path}/s"
+    endpoint = f"ipc://{short_path}/s"
     router = MessageSocket.router(endpoint)
     dealer = MessageSocket.dealer(endpoint)
     waiting: dict[int, trio.Event] = {}
@@ -108,9 +108,9 @@ async def test_thousands_in_flight_from_many_tasks_are_all_answered(tmp_path: Pa
     dealer.close()
 
 
-async def test_messages_come_in_order_in_groups_that_are_bounded(tmp_path: Path) -> None:
+async def test_messages_come_in_order_in_groups_that_are_bounded(short_path: Path) -> None:
     sizes: list[int] = []
-    async with pair(tmp_path) as there:
+    async with pair(short_path) as there:
         take_in = there.take_in
 
         def look(group: Group) -> None:
@@ -126,8 +126,8 @@ async def test_messages_come_in_order_in_groups_that_are_bounded(tmp_path: Path)
     assert max(sizes, default=0) <= MAX_TICK
 
 
-async def test_what_a_turn_sends_leaves_as_one_packet(tmp_path: Path) -> None:
-    async with pair(tmp_path) as there, trio.open_nursery() as nursery:
+async def test_what_a_turn_sends_leaves_as_one_packet(short_path: Path) -> None:
+    async with pair(short_path) as there, trio.open_nursery() as nursery:
         for number in range(10):
             there.dealer.send(Request(number, StateGet(), "t", b"x" * (number * 1000)))
         nursery.start_soon(trio.lowlevel.checkpoint)
@@ -136,16 +136,16 @@ async def test_what_a_turn_sends_leaves_as_one_packet(tmp_path: Path) -> None:
         assert [len(message.body) for message in packet.messages] == [number * 1000 for number in range(10)]
 
 
-async def test_a_packet_with_large_bodies_leaves_before_the_end_of_the_turn(tmp_path: Path) -> None:
-    async with pair(tmp_path) as there:
+async def test_a_packet_with_large_bodies_leaves_before_the_end_of_the_turn(short_path: Path) -> None:
+    async with pair(short_path) as there:
         for number in range(5):
             there.dealer.send(Request(number, StateGet(), "t", bytes(PACKET_BYTES // 2)))
         await there.until(lambda: len(there.got) == 5)
         assert [len(packet.messages) for packet in there.packets] == [2, 2, 1]
 
 
-async def test_every_packet_has_the_status_of_when_it_leaves(tmp_path: Path) -> None:
-    async with pair(tmp_path) as there:
+async def test_every_packet_has_the_status_of_when_it_leaves(short_path: Path) -> None:
+    async with pair(short_path) as there:
         there.dealer.status = lambda: Status(len(there.got), 7)
         there.dealer.send(Cancel(1))
         await there.until(lambda: bool(there.got))
@@ -154,10 +154,10 @@ async def test_every_packet_has_the_status_of_when_it_leaves(tmp_path: Path) -> 
         assert [packet.status for packet in there.packets] == [Status(0, 7), Status(1, 7)]
 
 
-async def test_sending_to_nobody_neither_blocks_nor_fails(tmp_path: Path) -> None:
-    router = MessageSocket.router(f"ipc://{tmp_path}/s")
+async def test_sending_to_nobody_neither_blocks_nor_fails(short_path: Path) -> None:
+    router = MessageSocket.router(f"ipc://{short_path}/s")
     router.send(Reply(1), b"nobody")
-    dealer = MessageSocket.dealer(f"ipc://{tmp_path}/nowhere")
+    dealer = MessageSocket.dealer(f"ipc://{short_path}/nowhere")
     for number in range(5000):
         dealer.send(Request(number, StateGet(), "t", b"x" * 100))
     await trio.lowlevel.checkpoint()
@@ -216,8 +216,8 @@ WAYS = [_timer, _thread, _entry_queue, _abort, _cleanup, _system_task]
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_message_leaves_from_wherever_it_is_sent(tmp_path: Path, way: Callable[..., object]) -> None:
-    async with pair(tmp_path) as there:
+async def test_a_message_leaves_from_wherever_it_is_sent(short_path: Path, way: Callable[..., object]) -> None:
+    async with pair(short_path) as there:
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(way, lambda: there.dealer.send(Cancel(7)))
@@ -234,8 +234,8 @@ class Steps(trio.abc.Instrument):
         self._order.append("task")
 
 
-async def test_a_reply_leaves_before_any_task_goes_on(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
+async def test_a_reply_leaves_before_any_task_goes_on(short_path: Path) -> None:
+    endpoint = f"ipc://{short_path}/s"
     router, dealer = MessageSocket.router(endpoint), MessageSocket.dealer(endpoint)
     order: list[str] = []
     handled = trio.Event()
@@ -266,8 +266,8 @@ async def test_a_reply_leaves_before_any_task_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_a_finally", [False, True])
-def test_what_the_last_step_of_a_run_sends_leaves(tmp_path: Path, in_a_finally: bool) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
+def test_what_the_last_step_of_a_run_sends_leaves(short_path: Path, in_a_finally: bool) -> None:
+    endpoint = f"ipc://{short_path}/s"
     peer = zmq.Context.instance().socket(zmq.ROUTER)
     peer.bind(endpoint)
     kept: list[MessageSocket] = []
@@ -288,8 +288,8 @@ def test_what_the_last_step_of_a_run_sends_leaves(tmp_path: Path, in_a_finally: 
     peer.close(linger=0)
 
 
-def test_a_socket_that_is_made_without_trio_sends_at_once(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
+def test_a_socket_that_is_made_without_trio_sends_at_once(short_path: Path) -> None:
+    endpoint = f"ipc://{short_path}/s"
     peer = zmq.Context.instance().socket(zmq.ROUTER)
     peer.bind(endpoint)
     dealer = MessageSocket.dealer(endpoint)
@@ -299,11 +299,11 @@ def test_a_socket_that_is_made_without_trio_sends_at_once(tmp_path: Path) -> Non
     peer.close(linger=0)
 
 
-async def test_a_packet_that_cannot_be_sent_keeps_none_of_the_others_back(tmp_path: Path) -> None:
+async def test_a_packet_that_cannot_be_sent_keeps_none_of_the_others_back(short_path: Path) -> None:
     def fail() -> Status:
         raise RuntimeError("no status")
 
-    async with pair(tmp_path) as there:
+    async with pair(short_path) as there:
         with structlog.testing.capture_logs() as lines:
             there.router.status = fail
             there.router.send(Reply(1), b"nobody")
@@ -318,8 +318,8 @@ async def test_a_packet_that_cannot_be_sent_keeps_none_of_the_others_back(tmp_pa
 # -- what arrives
 
 
-async def test_a_packet_that_cannot_be_read_takes_none_of_the_others_with_it(tmp_path: Path) -> None:
-    async with pair(tmp_path) as there:
+async def test_a_packet_that_cannot_be_read_takes_none_of_the_others_with_it(short_path: Path) -> None:
+    async with pair(short_path) as there:
         stranger = zmq.Context.instance().socket(zmq.DEALER)
         stranger.connect(there.router.endpoint)
         with structlog.testing.capture_logs() as lines:
@@ -331,10 +331,10 @@ async def test_a_packet_that_cannot_be_read_takes_none_of_the_others_with_it(tmp
         stranger.close(linger=0)
 
 
-async def test_the_reader_is_woken_by_a_flush_that_consumes_its_edge(tmp_path: Path) -> None:
+async def test_the_reader_is_woken_by_a_flush_that_consumes_its_edge(short_path: Path) -> None:
     """Steps of the module's docstring, in order. The message is there before the reader's process sends, and the
     descriptor does not tell of it any more."""
-    async with pair(tmp_path) as there:
+    async with pair(short_path) as there:
         await trio.testing.wait_all_tasks_blocked()
         stranger = zmq.Context.instance().socket(zmq.DEALER)
         stranger.connect(there.router.endpoint)
@@ -348,8 +348,8 @@ async def test_the_reader_is_woken_by_a_flush_that_consumes_its_edge(tmp_path: P
         stranger.close(linger=0)
 
 
-async def test_an_owner_drives_a_socket_without_a_task(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
+async def test_an_owner_drives_a_socket_without_a_task(short_path: Path) -> None:
+    endpoint = f"ipc://{short_path}/s"
     router, dealer = MessageSocket.router(endpoint), MessageSocket.dealer(endpoint)
     stirred: list[int] = []
     router.on_input = lambda: stirred.append(1)

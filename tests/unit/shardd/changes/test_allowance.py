@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proto.ipc.message import Reply
-from proto.ipc.operations import Room, RoomOrder, RoomReport
+from proto.ipc.operations import Room, RoomOrder, RoomReport, RoomWant
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.changes.allowance import NEVER, PATIENCE_S, WANTED_S, Allowance
@@ -56,6 +56,23 @@ def routed(records: int, **limits: Any) -> tuple[Net, Harness]:
     net.shards[0].shard.allowance.bind(alone=False)
     order(net.shards[0])
     return net, net.shards[0]
+
+
+# Wants of other shards
+
+
+def test_a_want_is_taken_only_where_the_treasurer_is_and_from_a_shard_that_there_is() -> None:
+    shard = bound(max_total_bytes=1000).shards[0]
+    allowance = shard.shard.allowance
+    wants = [RoomWant(index, (1, 1, 0, 1), Room(0, 0), Room(0, 5)) for index in (0, 1, 2, -1, 2**63 - 1)]
+    refused = shard.reply(wants[0]).error
+    assert refused is not None
+    assert (refused.code, refused.detail) == (ErrorCode.NOT_READY, {"outcome": "not_done"})
+    allowance.divides = 2
+    errors = [shard.reply(want).error for want in wants]
+    assert [error and error.code for error in errors] == [None, None, *[ErrorCode.INVALID_REQUEST] * 3]
+    assert allowance.wants == wants[:2]
+    assert allowance.wanting.is_set()
 
 
 # Orders

@@ -30,7 +30,7 @@ from shardd.delivery.pressure import (
     retry_after_ms,
     widening_s,
 )
-from shardd.process.loop import Server
+from shardd.process.server import Server
 from shardd.topic.topic import Topic
 from tests.support.harness import FakeClock, Harness
 

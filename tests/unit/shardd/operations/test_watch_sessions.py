@@ -35,7 +35,7 @@ def positions(shard: Harness, wid: str = WID) -> Any:
 
 
 def move(shard: Harness, topics: dict[str, Any], generation: int = 0, wid: str = WID) -> dict[str, Any]:
-    reply = shard.reply("session_move", "", {wid: [generation, topics]})
+    reply = shard.reply("session_move", "", {wid: [generation, topics, 1, False]})
     assert reply.extra is not None
     return said(reply.extra)
 
@@ -97,13 +97,13 @@ class TestSessions:
         assert (refused.error.status, refused.error.detail["limit"]) == (429, "max_watch_sessions")  # type: ignore[index]
         shard.clock.advance(300_001)
         make(shard, WID[:-1] + "c", most_sessions=1)
-        assert said(shard.reply("session_count").extra) == {"sessions": 1}
+        assert said(shard.reply("session_count", owner=b"k").extra) == {"owned": 1}
 
     def test_an_open_in_the_same_group_sees_the_move_before_it(self, shard: Harness) -> None:
         import msgspec
 
         make(shard)
-        shard.send("session_move", "", msgspec.json.encode({WID: [0, {"a": [1, 9, 0]}]}))
+        shard.send("session_move", "", msgspec.json.encode({WID: [0, {"a": [1, 9, 0]}, 1, False]}))
         ident = shard.send("session_open", WID, owner=b"k")
         shard.shard.flush()
         reply = shard.replies[ident]

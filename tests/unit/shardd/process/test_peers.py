@@ -16,8 +16,8 @@ from proto.ipc.transport import MessageSocket
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.clock import SystemClock
-from shardd.process.loop import Server
 from shardd.process.peers import Peers, links
+from shardd.process.server import Server
 from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 
@@ -54,8 +54,8 @@ async def _two(path: Path) -> AsyncIterator[tuple[Peers, list[Shard], trio.Cance
 
 
 @pytest.mark.parametrize("index", [0, 1])
-async def test_asks_any_shard_the_same_way(tmp_path: Path, index: int) -> None:
-    async with _two(tmp_path) as (peers, shards, _):
+async def test_asks_any_shard_the_same_way(short_path: Path, index: int) -> None:
+    async with _two(short_path) as (peers, shards, _):
         body = b'{"records":[{"data":1}],"create":true}'
         assert (await peers.request(index, Append(), "jobs", body)).created
         reply = await peers.request(index, Diff(), "jobs", b'{"from_seq":0}')
@@ -67,8 +67,8 @@ async def test_asks_any_shard_the_same_way(tmp_path: Path, index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-async def test_a_read_nobody_waits_for_is_not_kept(tmp_path: Path, index: int) -> None:
-    async with _two(tmp_path) as (peers, shards, _):
+async def test_a_read_nobody_waits_for_is_not_kept(short_path: Path, index: int) -> None:
+    async with _two(short_path) as (peers, shards, _):
         await peers.request(index, Configure(), "jobs")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peers.request, index, Diff(), "jobs", b'{"from_seq":0,"wait_ms":20000}')
@@ -79,8 +79,8 @@ async def test_a_read_nobody_waits_for_is_not_kept(tmp_path: Path, index: int) -
             await trio.lowlevel.checkpoint()
 
 
-async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) -> None:
-    async with _two(tmp_path) as (peers, shards, ending):
+async def test_whoever_waits_for_a_shard_that_goes_away_is_told(short_path: Path) -> None:
+    async with _two(short_path) as (peers, shards, ending):
         await peers.request(1, Configure(), "jobs")
 
         async def lose() -> None:

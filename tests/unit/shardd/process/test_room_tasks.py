@@ -18,9 +18,9 @@ from proto.ipc.transport import MessageSocket
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.clock import SystemClock
-from shardd.process.loop import Server
 from shardd.process.peers import Peers, links
 from shardd.process.room_tasks import RoomTasks, epoch_of, treasurer_of
+from shardd.process.server import Server
 from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.gateway_stage import until

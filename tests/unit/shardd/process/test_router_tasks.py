@@ -13,20 +13,20 @@ from proto.model.limits import Limits
 from proto.model.router import RouterConfig, as_map
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import Sample
-from shardd.process.loop import Server
 from shardd.process.peers import Peers, links
 from shardd.process.router_tasks import Forward
+from shardd.process.server import Server
 from shardd.shard import opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
 
 
-async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
+async def test_routers_wait_until_pressure_is_low_again(short_path: Path) -> None:
     """No record is lost meanwhile."""
-    shard = opened_shard(RealDisk(), SystemClock(), tmp_path, Limits())
+    shard = opened_shard(RealDisk(), SystemClock(), short_path, Limits())
     peers = Peers(shard, 0, links(1, timeout_s=20))
     forward = Forward(shard, peers)
-    socket = MessageSocket.router(f"ipc://{tmp_path}/socket")
+    socket = MessageSocket.router(f"ipc://{short_path}/socket")
 
     async def ask(op: str, topic: str, body: Any = None, **options: Any) -> Any:
         reply = await peers.request(

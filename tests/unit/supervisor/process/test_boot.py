@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def served(path: Path, **given: Any) -> tuple[int, str]:
     complaints: list[str] = []
-    settings = Settings(data_dir=path / "data", runtime_dir=path / "run", **given)
-    return boot.serve(settings, Keys(), lambda _: None, complaints.append), "".join(complaints)
+    with tempfile.TemporaryDirectory(prefix="topics-t") as run:  # a short path: sockets lie in it
+        settings = Settings(data_dir=path / "data", runtime_dir=Path(run), **given)
+        return boot.serve(settings, Keys(), lambda _: None, complaints.append), "".join(complaints)
 
 
 def test_an_address_for_strangers_without_keys_is_wrong_usage(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from supervisor.process.notify import Notifier
 
 
 @pytest.fixture(params=["file", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    named = str(tmp_path / "n") if request.param == "file" else f"@topics-test-{os.getpid()}"
+def manager(request: pytest.FixtureRequest, short_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    named = str(short_path / "n") if request.param == "file" else f"@topics-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0" + named[1:] if named.startswith("@") else named)
         receiver.settimeout(5)

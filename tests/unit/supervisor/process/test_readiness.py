@@ -11,6 +11,7 @@ import structlog
 import trio
 import trio.testing
 
+from supervisor.process.child import Child
 from supervisor.process.readiness import Readiness
 from supervisor.process.states import ChildState
 
@@ -26,6 +27,7 @@ class Played:
     holder: str = ""
     done_bytes: int = 0
     total_bytes: int = 0
+    decided = Child.decided
 
 
 class Fleet(list[Played]):

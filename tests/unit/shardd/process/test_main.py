@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from shardd.process.loop import _recover
+from shardd.process.main import _recover
 
 
 class Link:

@@ -1,4 +1,4 @@
-"""The shard's event loop, with its socket and its control link.
+"""The server: a shard's socket, and the event loop that serves it.
 
 The loop takes all messages that have arrived as one group, handles them, writes them to the log with one system call,
 and answers them. The busier the shard, the larger the groups.
@@ -7,66 +7,31 @@ and answers them. The busier the shard, the larger the groups.
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import resource
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
 import structlog
 import trio
 
-from proto.ipc import askers
 from proto.ipc.askers import Census
-from proto.ipc.control import (
-    CONTROL_FD_VARIABLE,
-    EXIT_DEPOSED,
-    EXIT_PERMANENT,
-    Askers,
-    Failed,
-    Ping,
-    Pong,
-    Progress,
-    Ready,
-    Shards,
-    Start,
-    Stop,
-    TakeOver,
-)
-from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
-from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
-from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
 from proto.process.allocator import trim_heap
-from proto.process.core_dumps import leave_no_core
 from proto.process.faults import faults
-from proto.process.garbage_collector import calm, search
-from proto.process.log import configure
-from proto.process.orphan import die_with_parent
-from proto.process.recursion import allow_old_records
-from shardd.clock import SystemClock
+from proto.process.garbage_collector import search
 from shardd.delivery.pressure import SAMPLE_INTERVAL
-from shardd.process import bucket
-from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
-from shardd.process.room_tasks import RoomTasks
-from shardd.process.router_tasks import Forward
-from shardd.recovery.wal_scan import Outcome, RecoveryError
-from shardd.shard import Shard, open_shard
+from shardd.shard import Shard
 
-PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
 ROOM_RETRY = 1.0
 """Seconds between checkpoints that are made because the disk is nearly full."""
@@ -317,191 +282,3 @@ async def _to_the_end(slices: Generator[None, None, None]) -> None:
     """Run all slices as `in_slices`, also when cancelled: they must be complete before the next checkpoint."""
     with trio.CancelScope(shield=True):
         await in_slices(slices)
-
-
-async def _recover(
-    opening: Generator[tuple[int, int], None, Shard], link: ControlLink, *, aside: bool
-) -> tuple[Shard, int]:
-    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log.
-    `aside`: in a worker thread, so that a term is renewed meanwhile."""
-    done = total = 0
-    while True:
-        slice_ = partial(_advance, opening, done, total)
-        done, total, shard = await trio.to_thread.run_sync(slice_) if aside else slice_()
-        if shard is not None:
-            return shard, total
-        await link.send(Progress("replay", done, total))
-
-
-def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total: int) -> tuple[int, int, Shard | None]:
-    """Recover for a while. Returns the progress, and the shard when it is recovered."""
-    last = time.monotonic()
-    while time.monotonic() - last < PROGRESS_INTERVAL:
-        try:
-            done, total = next(opening)
-        except StopIteration as end:
-            return done, total, end.value
-    return done, total, None
-
-
-async def _obey(link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope) -> None:
-    """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
-    while True:
-        message = await link.receive()
-        if message is None:
-            os._exit(1)  # the supervisor is gone; this process must not serve without it
-        if isinstance(message, Shards):
-            others.update(message.states)
-            copy.told(message.states)
-        elif isinstance(message, Askers):
-            census.update(message.first)
-        elif isinstance(message, TakeOver):
-            copy.take_over()
-        elif isinstance(message, Ping):
-            await link.send(Pong())
-        elif isinstance(message, Stop):
-            scope.cancel()
-            return
-
-
-def _log_cut(outcome: Outcome) -> None:
-    if outcome.cut_path is not None:
-        log.warning(
-            "torn_tail_cut",
-            path=outcome.cut_path,
-            offset=outcome.cut_offset,
-            bytes=outcome.cut_bytes,
-            reason=outcome.cut_reason,
-        )
-
-
-async def _replicate(copy: bucket.Copy) -> None:
-    """Ship until cancelled. Ends the process when another machine has the shard: it begins again, as a standby."""
-    assert copy.holder is not None
-    assert copy.role is not None
-    await copy.holder.run()
-    log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
-    os._exit(EXIT_DEPOSED)
-
-
-async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
-    """Report who holds the shard, at each change, until it may be opened."""
-    assert copy.role is not None
-    while not copy.role.held.is_set():
-        await link.send(Progress("standby", 0, 0, copy.role.holder, damage=copy.role.damage))
-        news = trio.Event()
-        copy.role.changed = news.set
-        await news.wait()
-
-
-async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink) -> tuple[Shard, int]:
-    """Wait until the shard may be opened, and recover it. Raises `BucketError`, `RecoveryError`, OSError."""
-    if copy.role is not None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stand_by, copy, link)
-            await copy.role.held.wait()
-            nursery.cancel_scope.cancel()
-        copy.check()
-    gc.disable()  # recovery makes no garbage cycles
-    await link.send(Progress("open" if copy.role is None else "replay", 0, 0, term=copy.term))
-    shard, total = await _recover(open_shard(copy.disk, SystemClock(), path, limits), link, aside=copy.role is not None)
-    await copy.join(shard)
-    return shard, total
-
-
-async def _failed(link: ControlLink, index: int, error: Exception) -> None:
-    log.error("recovery_failed", reason=str(error))
-    await link.send(Failed(f"shard {index}: {error}"))
-
-
-async def main(descriptor: int) -> int:
-    """Run one shard. Returns the exit status."""
-    link = ControlLink.inherited(descriptor)
-    start = await link.receive()
-    if not isinstance(start, Start):
-        return 1
-    configure(f"shard-{start.index:02d}")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    path = Path(start.data_dir) / f"shard-{start.index:02d}"
-    limits = start.limits
-    copy = bucket.Copy(start, path, limits)
-    try:
-        copy.begin()
-    except bucket.BucketError as error:
-        await _failed(link, start.index, error)
-        return EXIT_PERMANENT
-    copy.told(start.states)
-    async with trio.open_nursery() as nursery:
-        if copy.role is not None:
-            nursery.start_soon(copy.role.run)  # also while the shard is closed: its term ends last
-        status = await _serve(link, start, copy, path, limits)
-        nursery.cancel_scope.cancel()
-    return status
-
-
-async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
-    """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
-    name = askers.named(askers.shard(start.index), start.incarnation)
-    others = links(start.shards, limits.request_timeout_ms / 1000, name)
-    others.update(start.states)
-    census = Census(start.askers)
-    shard: Shard | None = None
-    failed = False
-    with trio.CancelScope() as serving:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, others, census, copy, serving)
-            try:
-                shard, total = await _open(copy, path, limits, link)
-            except (RecoveryError, bucket.BucketError, OSError) as error:
-                await _failed(link, start.index, error)
-                failed = True
-                serving.cancel()
-                return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
-            calm()
-            shard.allowance.bind(alone=start.shards == 1)
-            in_hand = InHand(start.in_hand_fd)
-            peers = Peers(shard, start.index, others, in_hand)
-            shard.control.hold_space(shard.outcome)
-            _log_cut(shard.outcome)
-            socket = MessageSocket.router(start.endpoint)
-            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census)
-            await nursery.start(server.run)
-            await nursery.start(peers.run)
-            if copy.holder is not None:
-                nursery.start_soon(_replicate, copy)
-            # From here on this shard and the other shards may send requests to each other.
-            await link.send(Progress("derive", total, total))
-            forward = Forward(shard, peers)
-            await nursery.start(forward.restore)
-            shard.mover.recovered()
-            nursery.start_soon(shard.mover.run, peers)
-            if start.index == REGISTRAR:
-                await nursery.start(shard.registrar.run, peers)
-            await nursery.start(forward.run)
-            nursery.start_soon(RoomTasks(shard, peers, limits, copy.serving).run)
-            await link.send(Ready())
-            topics, records, _ = shard.directory.counters()
-            log.info("shard_ready", topics=topics, records=records)
-    if failed:
-        return EXIT_PERMANENT
-    if shard is not None:
-        await _close(shard, copy)
-    log.info("shard_stopped")
-    return 0
-
-
-async def _close(shard: Shard, copy: bucket.Copy) -> None:
-    """A term is ended before anything that takes long: another machine waits for it."""
-    if copy.holder is not None:
-        shard.commits.sync_now()
-        await copy.holder.shipper.drain()
-    shard.close(checkpoint=copy.holder is None)
-    shard.control.release_space()
-
-
-def run() -> None:
-    die_with_parent()
-    leave_no_core()
-    allow_old_records()
-    sys.exit(trio.run(main, int(os.environ[CONTROL_FD_VARIABLE])))

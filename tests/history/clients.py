@@ -1,0 +1,144 @@
+"""Clients of a bar: threads that decide, by a seed, what to ask next."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.history.recording import Client, Recording, Stream
+from tests.support.service import Service
+from topics_history import format as f
+
+LOGS = ["p:disk", "p:fsync", "p:trimmed", "p:source"]
+CAPPED, COPY = "p:capped", "p:copy"
+QUEUES = ["p:jobs", "p:lasting"]
+CONFIGS: dict[str, dict[str, object]] = {
+    "p:disk": {},
+    "p:fsync": {"durability": "fsync"},
+    "p:trimmed": {},
+    "p:source": {},
+    CAPPED: {"cap_records": 200},
+    COPY: {},
+    "p:jobs": {"type": "queue"},
+    "p:lasting": {"type": "queue", "leases_durable": True},
+}
+TOPICS = {
+    name: f.Topic(
+        "queue" if config.get("type") == "queue" else "log",
+        lossy="cap_records" in config,
+        leases_durable=bool(config.get("leases_durable")),
+    )
+    for name, config in CONFIGS.items()
+}
+ROUTER = f.Router("p:source", COPY)
+TAGS = ("a", "b", "c")
+CROWD_LIMIT = 400
+"""Jobs of a queue beyond which no more are published."""
+
+
+class Crowd(threading.Thread):
+    """One client in a loop."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.client = Client(service, recording, name, seed)
+        self.rng = self.client.rng
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self.turn()
+        except BaseException as error:  # a thread's failure is the run's
+            self.failure = error
+        finally:
+            self.client.close()
+
+    def turn(self) -> None:
+        raise NotImplementedError
+
+    def pause_after_failure(self) -> None:
+        """A service that is away is asked again after a moment."""
+        if self.client.outcome != "ok":
+            self.stopping.wait(self.rng.random() * 0.05)
+
+    def finish(self) -> None:
+        self.stopping.set()
+        self.join(60)
+        assert not self.is_alive(), f"{self.name} hangs"
+        if self.failure is not None:
+            raise self.failure
+
+
+class Mixed(Crowd):
+    """Writes, reads, deletes and moves cursors."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        super().__init__(service, recording, name, seed)
+        self.positions = dict.fromkeys([*LOGS, CAPPED, COPY], 0)
+
+    def turn(self) -> None:
+        draw, client = self.rng.random(), self.client
+        if draw < 0.45:
+            topic = self.rng.choice([*LOGS, CAPPED, *QUEUES])
+            if topic in QUEUES and (self.rng.random() < 0.5):
+                return
+            tag = self.rng.choice(TAGS) if topic == "p:trimmed" else None
+            client.append(topic, self.rng.choice((1, 1, 1, 2, 8)), tag=tag, keyed=self.rng.random() < 0.3)
+        elif draw < 0.85:
+            topic = self.rng.choice(list(self.positions))
+            wait_ms = self.rng.choice((0, 0, 0, 200))
+            found = client.read(topic, self.positions[topic], limit=self.rng.choice((1, 10, 100)), wait_ms=wait_ms)
+            if found is not None:
+                self.positions[topic] = found.next_from_seq
+        elif draw < 0.9:
+            client.state(self.rng.choice(list(self.positions)))
+        elif draw < 0.92:
+            if self.rng.random() < 0.5:
+                client.delete("p:trimmed", before=max(0, self.positions["p:trimmed"] - 50))
+            else:
+                client.delete("p:trimmed", tag=self.rng.choice(TAGS))
+        elif draw < 0.96:
+            client.put_cursor("p:disk", "c", self.positions["p:disk"])
+        else:
+            client.get_cursor("p:disk", "c")
+        self.pause_after_failure()
+
+
+class Worker(Crowd):
+    """Claims jobs, and completes them, gives them back, extends them or forgets them."""
+
+    def turn(self) -> None:
+        queue = self.rng.choice(QUEUES)
+        lease_ms = self.rng.choice((1000, 1000, 5000))
+        found = self.client.claim(queue, self.rng.choice((1, 4, 16)), lease_ms, self.rng.choice((0, 200)))
+        self.pause_after_failure()
+        jobs = found.jobs if found else []
+        while jobs and not self.stopping.is_set():
+            kind = self.rng.choices((f.Ack, f.Nack, f.Extend, None), (14, 2, 2, 1))[0]
+            if kind is None:
+                return
+            self.client.use(kind, queue, jobs, 1000)
+            self.pause_after_failure()
+            if kind is not f.Extend:
+                return
+            self.stopping.wait(self.rng.random() * 0.5)
+
+
+class Watcher(Crowd):
+    """Follows all logs over one stream, and loses its connection now and then."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        super().__init__(service, recording, name, seed)
+        self.stream = Stream(self.client, [*LOGS, CAPPED, COPY], self.rng.choice(("eventual", "strong")))
+
+    def turn(self) -> None:
+        frames = self.rng.randrange(20, 2000)
+
+        def enough() -> bool:
+            nonlocal frames
+            frames -= 1
+            return frames < 0 or self.stopping.is_set()
+
+        self.stream.follow(enough)
+        self.stopping.wait(0.02)

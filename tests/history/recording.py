@@ -1,0 +1,293 @@
+"""A recording: requests to a service, each written into a history with its times, its outcome and its answer.
+
+The clock is `time.monotonic_ns` of this process, so all clients of a history are threads of it. An operation is written
+when its answer has arrived, under the lock that orders the lines.
+
+    no connection could be made                             failed
+    4xx, 429 among them, or `outcome: not_done`             failed
+    2xx                                                     ok
+    no whole answer, any other 5xx                          unknown
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.support.service import Service
+from topics_history import format as f
+
+POOL_BYTES = 1 << 16
+LONGEST_BODY = 4096
+TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    outcome: f.Outcome
+    status: int
+    body: Any
+
+
+class Recording:
+    """The history of all clients. `slowest_ns` is the longest request that was answered, beyond what it waited for."""
+
+    def __init__(self, path: Path, topics: dict[str, f.Topic], routers: list[f.Router]) -> None:
+        self._file = path.open("wb")
+        self._writer = f.Writer(self._file, topics, routers)
+        self._lock = threading.Lock()
+        self.operations = 0
+        self.slowest_ns = 0
+
+    def write(
+        self, kind: type[f.Operation], client: str, start_ns: int, outcome: f.Outcome, waited_ns: int = 0, **more: Any
+    ) -> int:
+        """Write an operation that ends now; return its end. `waited_ns` is the time that a client asked to wait."""
+        with self._lock:
+            end_ns = time.monotonic_ns()
+            self._writer.write(kind(client=client, start_ns=start_ns, end_ns=end_ns, outcome=outcome, **more))
+            self.operations += 1
+            if outcome == "ok" and kind not in (f.Frame, f.Fault):
+                self.slowest_ns = max(self.slowest_ns, end_ns - start_ns - waited_ns)
+        return end_ns
+
+    def close(self) -> None:
+        with self._lock:
+            self._writer.close()
+            self._file.close()
+
+
+def body_of(data: Any) -> str:
+    """The text that stands for a record: the writer's name and counter, and a digest of the bytes as they were read."""
+    return f"{data['w']}/{hashlib.blake2b(data['p'].encode(), digest_size=8).hexdigest()}"
+
+
+def pairs(records: list[Any]) -> list[tuple[int, str]]:
+    return [(record["$seq"], body_of(record["data"])) for record in records]
+
+
+class Client:
+    """Requests of one client, one after the other. Not for two threads."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        self.service = service
+        self.recording = recording
+        self.name = name
+        self.rng = Random(f"{seed} {name}")
+        self._pool = self.rng.randbytes(POOL_BYTES // 2).hex()
+        self._sent = 0
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        connection = self._connection
+        if connection is None:
+            connection = self.service.connect(TIMEOUT_S)
+            try:
+                connection.connect()
+            except OSError:
+                return Answer("failed", 0, None)
+            self._connection = connection
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, path, content, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            self.close()
+            return Answer("unknown", 0, None)
+        if response.status < 300:
+            return Answer("ok", response.status, answer)
+        told = answer.get("error", {}).get("detail") or {}
+        done = response.status >= 500 and told.get("outcome") != "not_done"
+        return Answer("unknown" if done else "failed", response.status, answer)
+
+    def _recorded(
+        self,
+        kind: type[f.Operation],
+        request: tuple[str, str, Any],
+        result: Callable[[Any], Any],
+        waited_ms: int = 0,
+        **more: Any,
+    ) -> Any:
+        """Ask, and write it down; return the result, or None."""
+        start_ns = time.monotonic_ns()
+        answer = self.ask(*request)
+        found = result(answer.body) if answer.outcome == "ok" else None
+        self.recording.write(kind, self.name, start_ns, answer.outcome, waited_ms * 1_000_000, result=found, **more)
+        self.outcome = answer.outcome
+        return found
+
+    # -- logs
+
+    def append(self, topic: str, count: int = 1, *, tag: str | None = None, keyed: bool = False) -> Any:
+        """Append records of seeded contents. With a key, repeat it a few times until it is known to have happened."""
+        records, bodies = [], []
+        for _ in range(count):
+            self._sent += 1
+            at, length = self.rng.randrange(POOL_BYTES - LONGEST_BODY), self.rng.randrange(LONGEST_BODY + 1)
+            data = {"w": f"{self.name}-{self._sent}", "p": self._pool[at : at + length]}
+            records.append({"data": data} | ({"tag": tag} if tag else {}))
+            bodies.append(body_of(data))
+        body: dict[str, Any] = {"records": records, "create": False}
+        key = bodies[0] if keyed else None
+        if key:
+            body["idempotency_key"] = key
+        args = f.AppendArgs(bodies, [tag] * count if tag else None, key)
+        for _ in range(5 if keyed else 1):
+            found = self._recorded(
+                f.Append,
+                ("POST", f"/v0/topics/{topic}", body),
+                lambda told: f.Appended(told["first_seq"], told["last_seq"], told["head_seq"]),
+                topic=topic,
+                args=args,
+            )
+            if self.outcome != "unknown":
+                break
+        return found
+
+    def read(self, topic: str, after: int, *, limit: int = 100, wait_ms: int = 0) -> Any:
+        def result(told: Any) -> f.ReadResult:
+            gap = told["tombstone"]
+            return f.ReadResult(
+                pairs(told["records"]),
+                told["next_from_seq"],
+                told["head_seq"],
+                told["earliest_seq"],
+                told["caught_up"],
+                (gap["gap_from"], gap["gap_to"]) if gap else None,
+            )
+
+        body = {"from_seq": after, "limit": limit, "wait_ms": wait_ms, "max_batch_bytes": 1 << 20}
+        request = ("POST", f"/v0/topics/{topic}/diff", body)
+        return self._recorded(f.Read, request, result, wait_ms, topic=topic, args=f.ReadArgs(after))
+
+    def state(self, topic: str) -> Any:
+        return self._recorded(f.GetState, ("GET", f"/v0/topics/{topic}", None), _bounds, topic=topic)
+
+    def delete(self, topic: str, before: int | None = None, tag: str | None = None) -> Any:
+        body = ({"before_seq": before} if before is not None else {}) | ({"match": tag} if tag else {})
+        args = f.DeleteArgs(before, tag)
+        return self._recorded(f.Delete, ("POST", f"/v0/topics/{topic}/delete", body), _bounds, topic=topic, args=args)
+
+    def put_cursor(self, topic: str, cursor: str, seq: int) -> Any:
+        request = ("PUT", f"/v0/topics/{topic}/cursors/{cursor}", {"seq": seq})
+        return self._recorded(f.CursorPut, request, _position, topic=topic, args=f.CursorPutArgs(cursor, seq))
+
+    def get_cursor(self, topic: str, cursor: str) -> Any:
+        request = ("GET", f"/v0/topics/{topic}/cursors/{cursor}", None)
+        return self._recorded(f.CursorGet, request, _position, topic=topic, args=f.CursorGetArgs(cursor))
+
+    # -- queues
+
+    def peek(self, topic: str, first: int) -> Any:
+        def result(told: Any) -> f.ReadResult:
+            return f.ReadResult(pairs(told["jobs"]), told["next_seq"] - 1, caught_up=not told["more"])
+
+        request = ("POST", f"/v0/topics/{topic}/peek", {"first_seq": first, "max": 100})
+        return self._recorded(f.Read, request, result, topic=topic, args=f.ReadArgs(first - 1))
+
+    def claim(self, topic: str, most: int, lease_ms: int, wait_ms: int = 0) -> Any:
+        def result(told: Any) -> f.ClaimResult:
+            return f.ClaimResult([(job["$seq"], body_of(job["data"]), job["lease_id"]) for job in told["claimed"]])
+
+        body = {"node": self.name, "max": most, "lease_ms": lease_ms, "wait_ms": wait_ms}
+        args = f.ClaimArgs(self.name, lease_ms)
+        request = ("POST", f"/v0/topics/{topic}/claim", body)
+        return self._recorded(f.Claim, request, result, wait_ms, topic=topic, args=args)
+
+    def use(self, kind: type[f.Operation], topic: str, jobs: list[tuple[int, str, str]], lease_ms: int = 0) -> Any:
+        """Ack, nack or extend."""
+        args = f.LeaseArgs([seq for seq, _, _ in jobs], [lease for _, _, lease in jobs], lease_ms)
+        body: dict[str, Any] = {"node": self.name, "seqs": args.seqs, "lease_ids": args.lease_ids}
+        if kind is f.Extend:
+            body["lease_ms"] = lease_ms
+        request = ("POST", f"/v0/topics/{topic}/{kind.__name__.lower()}", body)
+        return self._recorded(kind, request, lambda told: f.LeaseResult(told["skipped"]), topic=topic, args=args)
+
+
+def _bounds(told: Any) -> f.Bounds:
+    return f.Bounds(told["head_seq"], told["earliest_seq"])
+
+
+def _position(told: Any) -> f.CursorResult:
+    return f.CursorResult(told["seq"])
+
+
+class Stream:
+    """A watch session of a client. It resumes with the id of the last frame, whose positions it kept."""
+
+    def __init__(self, client: Client, topics: list[str], consistency: str) -> None:
+        self._client = client
+        self._consistency = consistency
+        self.positions = dict.fromkeys(topics, 0)
+        self._kept: dict[str, int] = {}
+        """The positions at the last frame that had an id."""
+        self._wid = self._id = ""
+
+    def follow(self, until: Callable[[], bool]) -> None:
+        """Open the stream, and record its frames until it breaks or `until` says so."""
+        client = self._client
+        if not self._id:  # without an id, a session may be ahead of its client: begin another one
+            started = {topic: {"from_seq": seq} for topic, seq in self.positions.items()}
+            body = {"topics": started, "consistency": self._consistency, "heartbeat_ms": 1000}
+            made = client.ask("POST", "/v0/watch", body)
+            if made.outcome != "ok":
+                return
+            self._wid, self._kept = made.body["wid"], dict(self.positions)
+        self.positions = dict(self._kept)
+        connection = client.service.connect(TIMEOUT_S)
+        start_ns = time.monotonic_ns()
+        try:
+            connection.request("GET", f"/v0/watch/{self._wid}", headers={"Last-Event-ID": self._id} if self._id else {})
+            response = connection.getresponse()
+            if response.status != 200:
+                if response.status == 404:
+                    self._id = ""
+                return
+            opened = f.OpenArgs(client.name, dict(self.positions))
+            client.recording.write(f.Open, client.name, start_ns, "ok", args=opened)
+            fields: dict[str, str] = {}
+            while not until():
+                line = response.readline()
+                if not line:
+                    return
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name:
+                    fields[name] = value
+                elif fields:
+                    self._take(fields, start_ns)
+                    fields = {}
+        except (OSError, http.client.HTTPException):
+            return
+        finally:
+            connection.close()
+
+    def _take(self, fields: dict[str, str], start_ns: int) -> None:
+        kind, data = fields.get("event", ""), json.loads(fields.get("data") or "null")
+        if kind == "record":
+            result = f.FrameResult("records", data["to_seq"], pairs(data["records"]))
+        elif kind == "tombstone":
+            result = f.FrameResult("gap", data["gap_to"], gap_from=data["gap_from"])
+        elif kind == "caught-up":
+            result = f.FrameResult("caught_up", data["head_seq"])
+        else:
+            return
+        client, topic = self._client, data["topic"]
+        args = f.FrameArgs(client.name)
+        client.recording.write(f.Frame, client.name, start_ns, "ok", topic=topic, args=args, result=result)
+        self.positions[topic] = max(self.positions[topic], result.to_seq)
+        if fields.get("id"):
+            self._id, self._kept = fields["id"], dict(self.positions)

@@ -1,0 +1,31 @@
+"""Claims about the real service: what its clients saw under a fault breaks no promise."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.history.bars import BARS, run
+
+
+def held(directory: Path, bar: int, seconds: float, scale: float) -> None:
+    seed = random.SystemRandom().randrange(1, 1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    outcome = run(directory, bar, seconds, seed, scale=scale)
+    report = outcome.report
+    assert (report.counts, report.unread) == ({}, []), (seed, [str(each) for each in report.violations[:5]])
+    assert report.outcomes["ok"] > 100
+    assert (report.faults > 0) == (bar != 1)
+
+
+@pytest.mark.parametrize("bar", BARS)
+def test_a_short_run_breaks_no_promise(tmp_path: Path, bar: int) -> None:
+    held(tmp_path, bar, 6, 0.2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bar", BARS)
+def test_three_minutes_break_no_promise(tmp_path: Path, bar: int) -> None:
+    held(tmp_path, bar, 180, 0.5)
