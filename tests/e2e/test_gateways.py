@@ -27,7 +27,7 @@ from tests.support.service import Service, ask, until
 from tests.support.writers import Writer, verify
 
 NAMES = ["gateway-0", "gateway-1", "gateway-2"]
-KILLS = int(os.environ.get("TOPICS_TEST_GATEWAY_KILLS", "6"))
+KILLS = int(os.environ.get("TOPICS_TEST_KILLS", "6"))
 PATIENCE_S = 30.0
 
 
