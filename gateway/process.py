@@ -67,7 +67,7 @@ OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
 PATIENT_S = 5.0
 """For how long a gateway beside others waits for the shards before it accepts connections."""
-IDLE_S = 2.0
+IDLE_S = 5.0
 """For how long a gateway that retires keeps connections without a request."""
 LOOK_S = 0.05
 STOP_S = 1.0
@@ -215,11 +215,14 @@ class Gateway:
         1  Accept nothing: connections that wait in the kernel are the other gateways'.
         2  End streams with a last frame; their clients come back, to another gateway.
         3  Every response says that the connection ends. A connection without a request ends after `IDLE_S`: an active
-           client has heard it by then.
-        4  Drain.
+           client has heard it by then. If its next request arrives first, that one is served.
+        4  A connection that has ended is kept open until its client closes it: input that arrives after a close would
+           reset it, and the reset can overtake the last response.
+        5  Drain.
         """
+        servers = (self.server, self.walrus_server, self.rog_server)
         self._tell_accepting(False)
-        for each in (self.server, self.walrus_server, self.rog_server):
+        for each in servers:
             each.stop_accepting()
         self.flight.retire()
         self.handover.retire()
@@ -227,12 +230,14 @@ class Gateway:
         with trio.move_on_after((MAX_WAIT_MS + self.limits.drain_timeout_ms) / 1000):
             await self.api.live.drain()
             await self.api.work.drain()
-            while self.flight.count or self.server.connections:
-                self.server.end_idle(idle_until)
+            connected = True  # one that is being accepted now is there after the first pause
+            while connected or self.flight.count:
+                for each in servers:
+                    each.end_idle(idle_until)
                 await trio.sleep(LOOK_S)
                 if self.api.live.streams:  # opened on connections from before
                     await self.api.live.drain()
-            await trio.sleep(max(idle_until - monotonic(), 0))  # for commands of Walrus and Rog
+                connected = any(each.connections for each in servers)
         await self.drain()
 
     async def drain(self) -> None:

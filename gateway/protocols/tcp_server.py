@@ -82,6 +82,15 @@ class TcpConnection:
         finally:
             self._raw.close()
 
+    def asks(self) -> bool:
+        """Whether bytes of a command have arrived that were not read yet. An end now would lose that command."""
+        if self.since == math.inf:
+            return False
+        try:
+            return bool(self._raw.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False  # nothing has arrived, or the client is gone
+
     async def _serve(self) -> None:
         while not self._flight.draining and (self._buffer or not self._flight.leaving):
             hold = self._budget.hold(Kind.BODY)
@@ -220,6 +229,12 @@ class TcpServer:
         """Leave new connections to other gateways."""
         self._accepting.cancel()
 
+    def end_idle(self, at: float) -> None:
+        """Have connections without a command end at `at` (`monotonic`) unless one comes."""
+        for connection in self.connections:
+            if connection.since != math.inf:
+                connection.deadline = min(connection.deadline, at)
+
     def drain(self) -> None:
         """End the connections that wait for a command. The others finish their command and then end."""
         for connection in self.connections:
@@ -271,6 +286,9 @@ class TcpServer:
     async def _sweep(self) -> None:
         while True:
             await trio.sleep(min(SWEEP_S, self._limits.protocol_idle_timeout_ms / 4000))
-            now = monotonic()
-            for connection in [c for c in self.connections if c.deadline <= now]:
-                connection.scope.cancel()
+            self.sweep(monotonic())
+
+    def sweep(self, now: float) -> None:
+        """End the connections whose deadline has passed. One whose next command has just arrived is spared."""
+        for connection in [c for c in self.connections if c.deadline <= now and not c.asks()]:
+            connection.scope.cancel()

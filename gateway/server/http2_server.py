@@ -199,6 +199,8 @@ class Http2Connection:
             self._close(ErrorCodes.NO_ERROR)
             tasks.cancel_scope.deadline = trio.current_time() + LINGER_PAUSE_S
             self._wake()
+            if self._reading.cancelled_caught and self._server.leaving and not self._dead:
+                await self._linger()
 
     def peer(self) -> str:
         return address_of(self._raw)
