@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 
@@ -47,11 +48,13 @@ from proto.ipc.control import (
     Retire,
     Start,
     Stop,
+    Suspected,
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
 from proto.ipc.gateway_figures import ProtocolFigures
 from proto.ipc.gateway_page import Column, Row
+from proto.ipc.suspects import Suspects
 from proto.model.keys import Key
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import gateway_share
@@ -110,7 +113,7 @@ class Gateway:
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
-            self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds)
+            self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds, gateways=start.gateways)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
@@ -292,6 +295,7 @@ async def serve(link: ControlLink) -> None:
         service = gateway.api.service
         if start.gateways > 1:
             await nursery.start(service.colleagues.run, link.send)
+            nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
         nursery.start_soon(service.history.run)
         nursery.start_soon(gateway.expire_keys)
         if tracing.wanted(os.environ):
@@ -331,6 +335,8 @@ async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) ->
             await link.send(Pong(service.figures() if service.colleagues.several else None))
         elif isinstance(message, OtherFigures):
             service.colleagues.heard(message)
+        elif isinstance(message, Suspected):
+            gateway.shards.links.suspects.heard(message)
         elif isinstance(message, Drain | Retire):
             nursery.start_soon(_drain, gateway, link, isinstance(message, Retire))
 
@@ -341,6 +347,15 @@ async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
         await link.send(Complete())
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the supervisor is gone, which ends this process anyway
+
+
+async def _name_suspects(suspects: Suspects, link: ControlLink) -> None:
+    """Have the other gateways hear over which requests of this one a shard died."""
+    found, untold = trio.open_memory_channel[Suspected](math.inf)
+    suspects.on_death = found.send_nowait
+    async for suspected in untold:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the supervisor is gone
+            await link.send(suspected)
 
 
 async def _drain(gateway: Gateway, link: ControlLink, retires: bool) -> None:

@@ -9,6 +9,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
     the supervisor          (`proto.ipc.gateway_figures`)
+    gateway → supervisor    Suspected(...), passed on to the other gateways, if there are several
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Complete(), KeysTaken(...) for each Keys, Drained(), Failed(...)
 
@@ -207,6 +208,15 @@ class OtherFigures(Struct, frozen=True, tag=True):
     figures: GatewayFigures
 
 
+class Suspected(Struct, frozen=True, tag=True):
+    """Gateway: a process of a shard died over requests of another gateway, see `proto.ipc.suspects`. Supervisor: over
+    requests of this one."""
+
+    shard: int
+    incarnation: int
+    prints: list[str]
+
+
 class Failed(Struct, frozen=True, tag=True):
     message: str
 
@@ -230,6 +240,7 @@ Control = (
     | Pong
     | FiguresWanted
     | OtherFigures
+    | Suspected
     | Failed
 )
 _decode = msgspec.msgpack.Decoder(Control).decode

@@ -33,6 +33,7 @@ from proto.ipc.control import (
     Retire,
     Start,
     Stop,
+    Suspected,
 )
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
@@ -338,7 +339,7 @@ class Child:
         self.heard_at = trio.current_time()
         self.spoken = True
         match message:
-            case Pong() | KeysTaken() | FiguresWanted():
+            case Pong() | KeysTaken() | FiguresWanted() | Suspected():
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:

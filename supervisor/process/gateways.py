@@ -18,7 +18,17 @@ import trio
 from msgspec.structs import replace
 
 from proto.ipc import askers
-from proto.ipc.control import AuditLog, Control, FiguresWanted, Keys, KeysTaken, OtherFigures, Pong, Start
+from proto.ipc.control import (
+    AuditLog,
+    Control,
+    FiguresWanted,
+    Keys,
+    KeysTaken,
+    OtherFigures,
+    Pong,
+    Start,
+    Suspected,
+)
 from proto.ipc.gateway_figures import Accounts
 from proto.ipc.gateway_page import Page
 from proto.model.keys import Key
@@ -62,6 +72,8 @@ class Gateways:
         self._accounts = Accounts()
         self._asked: dict[str, int] = {}
         """The question that each gateway waits for an answer to, by name."""
+        self._suspected: dict[str, list[Suspected]] = {}
+        """What each gateway has not been told yet, by name."""
         self._news = trio.Event()
         """Set, and replaced, at every change of a gateway, and when one asks or confirms something."""
         self._make = make
@@ -147,6 +159,7 @@ class Gateways:
         if child.pid is None:
             self._accounts.died(child.name)
             self._asked.pop(child.name, None)
+            self._suspected.pop(child.name, None)
             if self.page is not None:
                 self.page.clear(len(self._all) if child is self._spare else self._all.index(child))
         self._renew()
@@ -163,6 +176,11 @@ class Gateways:
             case FiguresWanted():
                 self._accounts.report(child.name, message.figures)
                 self._asked[child.name] = message.number
+                self._renew()
+            case Suspected():
+                for other in self:
+                    if other is not child and other.pid is not None:
+                        self._suspected.setdefault(other.name, []).append(message)
                 self._renew()
 
     def _renew(self) -> None:
@@ -197,13 +215,16 @@ class Gateways:
         self._log.error("keys_not_confirmed", child=child.name, waited_s=CONFIRM_S)
 
     async def answer(self, child: Child) -> None:
-        """Answer the questions of a gateway for the figures of the others, until cancelled. Of several at once, the
-        last one is answered."""
+        """Answer the questions of a gateway for the figures of the others, and pass on what they suspect, until
+        cancelled. Of several questions at once, the last one is answered."""
         while True:
-            while (number := self._asked.pop(child.name, None)) is None:
+            for suspected in self._suspected.pop(child.name, ()):
+                await child.tell(suspected)
+            if (number := self._asked.pop(child.name, None)) is not None:
+                deaths = sum(each.deaths for each in self._all)
+                await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
+            elif child.name not in self._suspected:
                 await self._news.wait()
-            deaths = sum(each.deaths for each in self._all)
-            await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
 
     async def reopen_audit_log(self) -> None:
         """Have them write to the audit log that was opened again."""

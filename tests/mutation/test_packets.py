@@ -212,6 +212,7 @@ def controls() -> Iterator[bytes]:
     for kind in get_args(control.Control):
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
+        fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}
         fields |= {"number": 1, "figures": GatewayFigures(1, 0, [("append", 200, 3)], {"append": 1})}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import structlog
 from wsproto.events import TextMessage
 
@@ -31,10 +32,10 @@ class Clock:
         return self.now
 
 
-def begin(there: Stage, path: Path, clock: Clock | None = None) -> Clock:
+def begin(there: Stage, path: Path, clock: Clock | None = None, gateways: int = 1) -> Clock:
     clock = clock or Clock()
     there.gateway.api.outcomes.audit = Audit(
-        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock
+        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock, gateways=gateways
     )
     return clock
 
@@ -86,14 +87,15 @@ async def test_changes_and_refusals_have_a_line_and_nothing_else_has(tmp_path: P
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gateways", "most"), [(1, MOST), (3, 20), (16, 4)])
+async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path, gateways: int, most: int) -> None:
     path = tmp_path / "audit"
     async with stage(keys=KEYS) as there, there.client() as client:
-        clock = begin(there, path)
-        for _ in range(MOST + 7):
+        clock = begin(there, path, gateways=gateways)
+        for _ in range(most + 7):
             await client.ask("GET", "/v0/topics/" + 200 * "x", headers=bearer("wrong"))
         await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))
-        assert [each["event"] for each in lines(path)] == [*["refused"] * MOST, "change"]
+        assert [each["event"] for each in lines(path)] == [*["refused"] * most, "change"]
         clock.now = WINDOW_S
         assert there.gateway.api.outcomes.audit is not None
         there.gateway.api.outcomes.audit.flush()

@@ -14,6 +14,7 @@ import pytest
 import structlog
 import trio
 
+from proto.ipc.control import Suspected
 from proto.ipc.gateway_page import Column, Row
 from supervisor.config.keys import Keys, read_file
 from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
@@ -172,3 +173,20 @@ async def test_a_reload_ends_when_all_gateways_have_confirmed_their_keys(stage: 
     assert [told(stage, name, "Keys")[0]["places"] for name in NAMES[:2]] == [[1, 2]] * 2
     first, second = told(stage, "gateway-2", "Start")
     assert (first["places"], second["places"]) == ([0], [1, 2])
+
+
+async def test_what_a_shard_died_over_is_passed_on_to_the_other_gateways(stage: Stage) -> None:
+    service = stage.service(gateways=3)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, service, [])
+            await stage.ready.wait()
+            first = service._gateways.lasting[0]
+            for incarnation in (1, 2):
+                service._gateways.heard(first, Suspected(1, incarnation, ["print"]))
+            await eventually(lambda: [len(told(stage, name, "Suspected")) for name in NAMES] == [0, 2, 2])
+            signal_self(signal.SIGTERM)
+    found = [
+        {key: each[key] for key in ("shard", "incarnation", "prints")} for each in told(stage, NAMES[1], "Suspected")
+    ]
+    assert found == [{"shard": 1, "incarnation": number, "prints": ["print"]} for number in (1, 2)]
