@@ -16,8 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -104,6 +105,79 @@ def test_while_a_gateway_hangs_the_others_take_the_connections(three: Callable[.
         assert time.monotonic() - began < PATIENCE_S
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def gateway_of(service: Service, connection: http.client.HTTPConnection) -> str:
+    """The gateway that has accepted a connection."""
+    wanted = f"{connection.sock.getsockname()[1]:04X}"
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table]
+    (inode,) = {row[9] for row in rows[1:] if row[1].endswith(f":{service.port:04X}") and row[2].endswith(f":{wanted}")}
+    for name in NAMES:
+        pid = service.child(name)["pid"]
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(descriptor) == f"socket:[{inode}]":
+                    return name
+    raise AssertionError("no gateway has this connection")
+
+
+def test_a_gateway_that_hangs_is_killed_and_replaced(three: Callable[..., Service]) -> None:
+    service = three(TOPICS_HANG_TIMEOUT_MS="1000")
+    with closing(service.connect(PATIENCE_S)) as connection:
+        assert ask(connection, "GET", "/v0/health")[0] == 200
+        name = gateway_of(service, connection)
+        before = service.child(name)
+        os.kill(before["pid"], signal.SIGSTOP)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(connection, "GET", "/v0/health")
+    until(lambda: service.child(name)["incarnation"] > before["incarnation"], "its successor", PATIENCE_S)
+    assert "child_hung" in service.log_text()
+
+
+def test_a_ticket_outlives_the_gateway_that_gave_it(three: Callable[..., Service], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    service = three(TOPICS_API_KEYS_FILE=str(keys))
+    headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+
+    def asked(method: str, path: str, body: object = None) -> tuple[int, str, dict[str, Any]]:
+        """The status, the gateway, and the answer, of a stream its beginning."""
+        with closing(service.connect(PATIENCE_S)) as connection:
+            connection.request(method, path, json.dumps(body) if body else None, headers if body else {})
+            answer = connection.getresponse()
+            name = gateway_of(service, connection)
+            stream = answer.headers.get_content_type() == "text/event-stream"
+            return answer.status, name, {} if stream else json.load(answer)
+
+    asked("POST", "/v0/topics/ticket", {"records": [{"data": 1}]})
+    path = asked("POST", "/v0/watch", {"topics": {"ticket": {}}})[2]["stream_url"]
+    _, name, given = asked("POST", "/v0/tickets", {"path": path})
+    incarnation = service.kill_child(name)
+    until(lambda: service.child(name)["incarnation"] > incarnation, "a new gateway", PATIENCE_S)
+    found = {asked("GET", f"{path}?ticket={given['ticket']}")[0] for _ in range(6)}
+    assert found == {200, 401}, "it is used once, at whichever gateway"
+
+
+def test_a_session_whose_gateway_hangs_is_streamed_by_another(three: Callable[..., Service]) -> None:
+    service = three(TOPICS_HANG_TIMEOUT_MS="0")
+    service.request("POST", "/v0/topics/taken", {"records": [{"data": "first"}]})
+    url = service.request("POST", "/v0/watch", {"topics": {"taken": {"from_seq": 0}}})[1]["stream_url"]
+    with closing(service.connect(PATIENCE_S)) as hung, closing(service.connect(PATIENCE_S)) as other:
+        hung.request("GET", url)
+        first = hung.getresponse()
+        assert any(b"first" in line for line in first)
+        pid = service.child(gateway_of(service, hung))["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            other.request("GET", url)
+            second = other.getresponse()
+            service.request("POST", "/v0/topics/taken", {"records": [{"data": "later"}]}, timeout_s=PATIENCE_S)
+            assert any(b"later" in line for line in second)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert '"code":409' in first.read().decode().replace(" ", "")
+        second.close()
 
 
 def test_limits_hold_over_all_gateways(three: Callable[..., Service], tmp_path: Path) -> None:
