@@ -186,10 +186,14 @@ class Service:
             raise ServiceError(f"processes {left} survived SIGKILL of their group")
 
     def kill_child(self, name: str) -> int:
-        """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation."""
-        child = self.child(name)
-        os.kill(child["pid"], signal.SIGKILL)
-        return int(child["incarnation"])
+        """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation. `gateway` are all of several:
+        no client keeps its connection."""
+        children = self.status()["children"]
+        found = [child for each, child in children.items() if each == name or each.startswith(f"{name}-")]
+        for child in found:
+            if child["pid"] is not None:
+                os.kill(child["pid"], signal.SIGKILL)
+        return int(found[0]["incarnation"])
 
     def close(self) -> None:
         """Kill the remaining processes. Data and log stay for the test to read."""
