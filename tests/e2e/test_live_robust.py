@@ -296,7 +296,7 @@ def test_clients_that_leave_leave_nothing(shared: Service) -> None:
     streams = [Watch(shared, wid) for wid in wids]
     for stream in streams:
         stream.wait_for("caught-up")
-    assert open_streams(shared) >= 20
+    until(lambda: open_streams(shared) >= 20, "all streams to be counted")
     for stream in streams:
         stream.close()
     until(lambda: open_streams(shared) == 0, "all streams to be gone")

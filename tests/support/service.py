@@ -187,12 +187,16 @@ class Service:
 
     def kill_child(self, name: str) -> int:
         """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation. `gateway` are all of several:
-        no client keeps its connection."""
-        children = self.status()["children"]
-        found = [child for each, child in children.items() if each == name or each.startswith(f"{name}-")]
+        no client keeps its connection. Waits for a process that is being started."""
+
+        def running() -> list[dict[str, Any]]:
+            children = self.status()["children"]
+            found = [child for each, child in children.items() if each == name or each.startswith(f"{name}-")]
+            return found if all(child["pid"] for child in found) else []
+
+        found = until(running, f"{name} to run")
         for child in found:
-            if child["pid"] is not None:
-                os.kill(child["pid"], signal.SIGKILL)
+            os.kill(child["pid"], signal.SIGKILL)
         return int(found[0]["incarnation"])
 
     def close(self) -> None:
