@@ -30,6 +30,7 @@ SAID = {
 }
 """What some pages say that comes back."""
 NOT_RUN = {
+    "docs/histories.md": 1,
     "docs/operations.md": 2,
     "docs/lake.md": 2,
     "docs/spark.md": 3,

@@ -74,6 +74,7 @@ def test_it_shows_every_operation_and_message(
         ):
             assert word in text
         assert ("Needs a key" in text) == bool(keys)
+        assert "0 to 2^64 - 1" in page.js("document.getElementById('configure_topic').textContent")
         text = page.js("document.getElementById('channel-websocket').textContent")
         assert all(f"{name} " in text for name in channels["websocket"]["messages"])
         assert "undefined" not in page.js("document.body.textContent")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from tests.history.recording import Client, Recording, Stream
+from tests.support.looped import Looped
 from tests.support.service import Service
 from topics_history import format as f
 
@@ -31,43 +30,23 @@ TOPICS = {
 }
 ROUTER = f.Router("p:source", COPY)
 TAGS = ("a", "b", "c")
-CROWD_LIMIT = 400
-"""Jobs of a queue beyond which no more are published."""
 
 
-class Crowd(threading.Thread):
-    """One client in a loop."""
+class Crowd(Looped):
+    """One client."""
 
     def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.client = Client(service, recording, name, seed)
         self.rng = self.client.rng
-        self.stopping = threading.Event()
-        self.failure: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                self.turn()
-        except BaseException as error:  # a thread's failure is the run's
-            self.failure = error
-        finally:
-            self.client.close()
-
-    def turn(self) -> None:
-        raise NotImplementedError
+    def close(self) -> None:
+        self.client.close()
 
     def pause_after_failure(self) -> None:
         """A service that is away is asked again after a moment."""
         if self.client.outcome != "ok":
             self.stopping.wait(self.rng.random() * 0.05)
-
-    def finish(self) -> None:
-        self.stopping.set()
-        self.join(60)
-        assert not self.is_alive(), f"{self.name} hangs"
-        if self.failure is not None:
-            raise self.failure
 
 
 class Mixed(Crowd):

@@ -13,7 +13,6 @@ import random
 import resource
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
@@ -24,6 +23,7 @@ from proto.model.names import shard_of
 from tests.support.dials import Dials
 from tests.support.events import Watch
 from tests.support.inside import most_descriptors
+from tests.support.looped import Looped
 from tests.support.service import Service, ServiceError, until
 from tests.support.volume import Volume
 from tests.support.writers import Writer, read_all, verify
@@ -46,24 +46,12 @@ class PacedWriter(Writer):
         self._stop_requested.wait(0.05)
 
 
-class Worker(threading.Thread):
-    """A client in a loop. Its exceptions fail the test, except those of a service that is down for a while."""
+class Worker(Looped):
+    """A client. Its exceptions fail the test, except those of a service that is down for a while."""
 
     def __init__(self, name: str, day: BadDay) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.day = day
-        self.failure: BaseException | None = None
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                self.turn()
-        except BaseException as error:  # a thread's failure is the test's
-            self.failure = error
-
-    def turn(self) -> None:
-        raise NotImplementedError
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Return the response, or `(0, None)` if there is none."""
@@ -72,13 +60,6 @@ class Worker(threading.Thread):
         except (OSError, http.client.HTTPException):
             self.stopping.wait(0.05)
             return 0, None
-
-    def finish(self) -> None:
-        self.stopping.set()
-        self.join(60)
-        assert not self.is_alive(), f"{self.name} hangs"
-        if self.failure is not None:
-            raise self.failure
 
 
 class Publisher(Worker):

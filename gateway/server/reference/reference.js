@@ -37,13 +37,14 @@ function typeOf(schema, whole) {
     .join(" | ");
 }
 
-/** The bounds of a schema in few words. */
+/** The bounds of a schema in few words. JSON.parse rounds one of 64 bits, so that is shown as a power of two. */
 function boundsOf(schema) {
   const found = [];
+  const exact = (number) => (Number.isSafeInteger(number) ? number : `2^${Math.round(Math.log2(number))} - 1`);
   const range = (least, most, unit) => {
-    if (least !== undefined && most !== undefined) found.push(`${least} to ${most}${unit}`);
+    if (least !== undefined && most !== undefined) found.push(`${least} to ${exact(most)}${unit}`);
     else if (least !== undefined) found.push(`at least ${least}${unit}`);
-    else if (most !== undefined) found.push(`at most ${most}${unit}`);
+    else if (most !== undefined) found.push(`at most ${exact(most)}${unit}`);
   };
   range(schema.minimum, schema.maximum, "");
   range(schema.minLength, schema.maxLength, " characters");

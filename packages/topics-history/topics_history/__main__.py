@@ -13,14 +13,14 @@ USAGE = "usage: python -m topics_history check FILE"
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 2 or arguments[0] != "check":
-        print(USAGE, file=sys.stderr)  # noqa: T201
+        print(USAGE, file=sys.stderr)
         return 2
     try:
         report = check(Path(arguments[1]))
     except (HistoryError, OSError) as error:
-        print(f"{arguments[1]}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{arguments[1]}: {error}", file=sys.stderr)
         return 2
-    print("\n".join(lines(report)))  # noqa: T201
+    print("\n".join(lines(report)))
     return 1 if report.counts else 0
 
 

@@ -266,7 +266,6 @@ class Evidence:
         self.rewound: list[tuple[Log, str, int, Connection]] = []
         """Frames that began before the position of their reconnect: a fault must explain each."""
         self.settled_ns: int | None = None
-        self.operations = 0
         self.records_read = 0
 
 
