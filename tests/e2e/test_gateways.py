@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -107,26 +107,11 @@ def test_while_a_gateway_hangs_the_others_take_the_connections(three: Callable[.
         os.kill(pid, signal.SIGCONT)
 
 
-def gateway_of(service: Service, connection: http.client.HTTPConnection) -> str:
-    """The gateway that has accepted a connection."""
-    wanted = f"{connection.sock.getsockname()[1]:04X}"
-    with open("/proc/net/tcp") as table:
-        rows = [line.split() for line in table]
-    (inode,) = {row[9] for row in rows[1:] if row[1].endswith(f":{service.port:04X}") and row[2].endswith(f":{wanted}")}
-    for name in NAMES:
-        pid = service.child(name)["pid"]
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(descriptor) == f"socket:[{inode}]":
-                    return name
-    raise AssertionError("no gateway has this connection")
-
-
 def test_a_gateway_that_hangs_is_killed_and_replaced(three: Callable[..., Service]) -> None:
     service = three(TOPICS_HANG_TIMEOUT_MS="1000")
     with closing(service.connect(PATIENCE_S)) as connection:
         assert ask(connection, "GET", "/v0/health")[0] == 200
-        name = gateway_of(service, connection)
+        name = service.gateway_of(connection)
         before = service.child(name)
         os.kill(before["pid"], signal.SIGSTOP)
         with pytest.raises((OSError, http.client.HTTPException)):
@@ -146,7 +131,7 @@ def test_a_ticket_outlives_the_gateway_that_gave_it(three: Callable[..., Service
         with closing(service.connect(PATIENCE_S)) as connection:
             connection.request(method, path, json.dumps(body) if body else None, headers if body else {})
             answer = connection.getresponse()
-            name = gateway_of(service, connection)
+            name = service.gateway_of(connection)
             stream = answer.headers.get_content_type() == "text/event-stream"
             return answer.status, name, {} if stream else json.load(answer)
 
@@ -167,7 +152,7 @@ def test_a_session_whose_gateway_hangs_is_streamed_by_another(three: Callable[..
         hung.request("GET", url)
         first = hung.getresponse()
         assert any(b"first" in line for line in first)
-        pid = service.child(gateway_of(service, hung))["pid"]
+        pid = service.child(service.gateway_of(hung))["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
             other.request("GET", url)
