@@ -39,7 +39,7 @@ ENVIRONMENT = {
 }
 PATIENCE_S = 30.0
 UNSAVED_S = 1.0
-"""How old a position may be that a killed shard had not saved: it is sent after a quarter of a second."""
+"""How old a position may be that a killed shard has not saved: gateways send them four times a second."""
 
 
 class World:
@@ -59,7 +59,7 @@ class World:
         self.gateway_kills = 0
         self.several_gateways = service.environment["TOPICS_GATEWAYS"] != "1"
         self.killed: dict[str, float] = {}
-        """When each shard was killed last."""
+        """When each shard was killed first."""
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Repeat a request until the service answers; return the response."""
@@ -233,7 +233,7 @@ def chaos(service: Service, seed: int, watchers: int, seconds: float, victims: l
             time.sleep(2)
             victim = rng.choice(victims)
             world.gateway_kills += victim == "gateway"
-            world.killed[victim] = time.monotonic()
+            world.killed.setdefault(victim, time.monotonic())
             service.kill_child(victim)
         service.wait_ready()
     finally:
