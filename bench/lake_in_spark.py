@@ -43,7 +43,7 @@ def by_spark(tables: str, data: Path, folder: Path, loads: list[Load]) -> list[d
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
     from pyspark_topics.lake import formats
-    from pyspark_topics.lake.layout import About
+    from pyspark_topics.lake.layout import LENIENT, About
     from pyspark_topics.sources import positions
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -57,7 +57,7 @@ def by_spark(tables: str, data: Path, folder: Path, loads: list[Load]) -> list[d
     spark.dataSource.register(DefaultSource)
 
     def topics(each: Load, to: Path) -> None:
-        options = {"path": str(data), "subscribePattern": f"{each.name}.*", **lake.LENIENT}
+        options = {"path": str(data), "subscribePattern": f"{each.name}.*", **LENIENT}
         settings = lake.Settings(once=True, max_records=each.batch)
         lake.run(spark, positions(options), options, Store(spark, str(to)), About(tables=tables), settings)
 

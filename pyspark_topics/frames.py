@@ -52,6 +52,7 @@ DELETED = 0xD5
 OWN_TIMES = 1
 OWN_HOPS = 2
 OWN_DUE = 1 << 2
+FLAGS = OWN_TIMES | OWN_HOPS | OWN_DUE
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
 LEASE, ROUTER, SESSION, LOGDEF = 9, 10, 11, 12
@@ -148,10 +149,16 @@ def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
 
 
 def verify(view: memoryview, head: Head) -> None:
-    """Verify the checksum. Raises `FrameError` if it does not match."""
+    """Verify the checksum. Raises `FrameError` if it does not match, `UnknownFormat` for parts that a newer server
+    adds."""
     end = head.offset + HEADER_BYTES + head.body_len
     if digest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
         raise FrameError("checksum does not match")
+    if head.flags & ~FLAGS:
+        raise UnknownFormat(
+            f"frame flags {head.flags:#b} (known here: {FLAGS:#b}); a newer server wrote it, update pyspark_topics to "
+            "match"
+        )
 
 
 def topic_id(view: memoryview, offset: int) -> int:

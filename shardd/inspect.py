@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from proto.api.answers import Damage, TopicEntry, TopicState
 from proto.ipc.figures import (
@@ -182,17 +183,10 @@ class Inspect:
         respond(Reply(request.id, extra=Figures(stats)))
 
     def _log(self) -> WalFigures:
-        wal = self.wal.statistics()
-        return WalFigures(
-            frames_total=wal.frames_total,
-            batches_total=wal.batches_total,
-            fsyncs_total=wal.fsyncs_total,
-            bytes_written_total=wal.bytes_written_total,
-            rotations_total=wal.rotations_total,
+        return replace(
+            self.wal.statistics(),
             submit_full_total=self.pressure.refused_total,
             queue_depth=self.commits.depth,
             queue_depth_peak=self.commits.depth_peak,
-            read_only=wal.read_only,
-            last_frame=self.wal.next_no - 1,
             synced_frame=self.commits.synced_no,
         )

@@ -11,7 +11,7 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
-from shardd.storage.errors import SegmentError, damaged
+from shardd.storage.errors import Exhausted, SegmentError, damaged
 from shardd.topic.directory import Directory
 
 _BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operations.Stats))
@@ -58,7 +58,40 @@ def open_shard(
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
     Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Loader.load`. With `restarted`
     False, another machine continues the shard: the caller only makes a checkpoint.
+
+    A frame may need records of its topic's files, as a deletion by tag does. If they cannot be read, the recovery
+    begins again, with that topic set apart from its first frame on.
     """
+    apart: dict[int, SegmentError] = {}
+    while True:
+        try:
+            return (yield from _recovered(disk, clock, path, limits, apart, from_files, to_salvage, restarted))
+        except _NeedsFile as error:
+            if error.topic_id in apart:
+                raise
+            apart[error.topic_id] = error.of
+
+
+class _NeedsFile(RecoveryError):
+    """A frame of the log needs a file of its topic, which cannot be read."""
+
+    def __init__(self, topic_id: int, of: SegmentError) -> None:
+        super().__init__(str(of))
+        self.topic_id = topic_id
+        self.of = of
+
+
+def _recovered(
+    disk: Disk,
+    clock: Clock,
+    path: Path,
+    limits: Limits,
+    apart: Mapping[int, SegmentError],
+    from_files: bool,
+    to_salvage: str,
+    restarted: bool,
+) -> Generator[tuple[int, int], None, Shard]:
+    """As `open_shard`, with the topics of these ids set apart. Raises `_NeedsFile`, too."""
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
     disk.make_dir(path / "wal")
@@ -66,7 +99,7 @@ def open_shard(
     disk.sync_dir(path)
     disk.sync_dir(path.parent)
     try:
-        after_no = checkpoints.loader.load(from_files=from_files, to_salvage=to_salvage)
+        after_no = checkpoints.loader.load(from_files=from_files, to_salvage=to_salvage, apart=apart)
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
     inventory = checkpoints.inventory
@@ -95,15 +128,24 @@ def _read_back(
 ) -> Iterator[tuple[int, int]]:
     """Replay the held frames, then those of the log."""
     for frame in checkpoints.loader.held:
-        replay(directory, found(frame))
+        _replay(directory, found(frame))
     checkpoints.loader.held.clear()
     for each in log_frames:
         try:
             checkpoints.loader.replaying(each.header)
         except SegmentError as error:
             raise RecoveryError(str(error)) from error
-        replay(directory, each)
+        _replay(directory, each)
         yield each.done_bytes, each.total_bytes
+
+
+def _replay(directory: Directory, each: Found) -> None:
+    try:
+        replay(directory, each)
+    except Exhausted as error:
+        raise RecoveryError(str(error)) from error
+    except SegmentError as error:
+        raise _NeedsFile(each.header.topic_id, error) from error
 
 
 class Shard:

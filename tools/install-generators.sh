@@ -4,11 +4,13 @@
 # lacking.
 set -u
 home=$1
-version=0.29.1
-[ -e "$home/.installed-$version" ] && exit 0
+here=$(dirname "$0")
+lock="$here/../locks/generators.lock"
+stamp="$home/.installed-$(sha256sum "$lock" | cut -c1-16)"
+[ -e "$stamp" ] && exit 0
 echo "installing a generator of Python clients" >&2
-python=$("$(dirname "$0")/find-python.sh") && "$python" -m venv --clear "$home" &&
-    "$home/bin/python" -m pip install --quiet --disable-pip-version-check "openapi-python-client==$version" >&2 &&
-    touch "$home/.installed-$version" && exit 0
+python=$("$here/find-python.sh") && "$python" -m venv --clear "$home" &&
+    "$here/pip-install.sh" "$home/bin/python" --require-hashes --requirement "$lock" >&2 &&
+    touch "$stamp" && exit 0
 echo "openapi-python-client, which pip installs: is there a network, or an index that pip is set to?" >&2
 exit 1

@@ -7,22 +7,22 @@ home=$1
 # organisation:name:version:sha256
 case $2 in
 delta)
-    spark=4.2.1
     jars="io.delta:delta-spark_2.13:4.4.0:27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead
     io.delta:delta-storage:4.4.0:c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
     ;;
 iceberg)
-    spark=4.1.4
     jars="org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0:3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82"
     ;;
 *) echo "$0 DIR delta|iceberg" >&2 && exit 2 ;;
 esac
-stamp="$home/.$(echo "$spark $jars" | sha256sum | cut -c1-16)"
+here=$(dirname "$0")
+lock="$here/../locks/$2.lock"
+stamp="$home/.$( (cat "$lock" && echo "$jars") | sha256sum | cut -c1-16)"
 [ -e "$stamp" ] && exit 0
-java_home=$("$(dirname "$0")/find-java.sh") || exit 1
-echo "installing what the tests of the lake need: Spark $spark, $2" >&2
-python=$("$(dirname "$0")/find-python.sh") && "$python" -m venv --clear "$home" || exit 1
-"$home/bin/python" -m pip install --quiet --disable-pip-version-check "pyspark==$spark" "pyarrow>=18" "xxhash>=3.5" >&2 || exit 1
+java_home=$("$here/find-java.sh") || exit 1
+echo "installing what the tests of the lake need: $2 and its Spark" >&2
+python=$("$here/find-python.sh") && "$python" -m venv --clear "$home" || exit 1
+"$here/pip-install.sh" "$home/bin/python" --require-hashes --requirement "$lock" >&2 || exit 1
 ivy=$(echo "$home"/lib/python*/site-packages/pyspark/jars/ivy-*.jar)
 for jar in $jars; do
     IFS=: read -r organisation name version digest <<END

@@ -30,9 +30,7 @@ class Lists:
 
     async def _cursors(self, plan: Plan, body: bytes, request: Request) -> Reply:
         size, after = _page(plan, is_cursor)
-        reply = await self._shards.call(CursorList(size, after), plan.topic)
-        if reply.error is not None:
-            raise reply.error
+        reply = (await self._shards.call(CursorList(size, after), plan.topic)).checked()
         return Reply(0, pagination.merge_pages("cursors", [reply], size))
 
     async def _all_cursors(self, plan: Plan, body: bytes, request: Request) -> Reply:

@@ -97,9 +97,7 @@ class Tickets:
         except BaseException:
             pending.abandon()
             raise
-        if reply.error is not None:
-            raise reply.error
-        return reply
+        return reply.checked()
 
 
 def _digest(text: str) -> bytes:

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -55,6 +55,10 @@ class Call:
     each: bool = False
 
 
+def _in_camel_case(name: str) -> str:
+    return re.sub("_(.)", lambda found: found[1].upper(), name)
+
+
 PYTHON: dict[str, Call] = {
     "configure_topic": Call("configure", ("topic",)),
     "append": Call("publish", ("topic",)),
@@ -79,27 +83,10 @@ PYTHON: dict[str, Call] = {
     "delete_router": Call("delete_router", ("router",)),
 }
 TYPESCRIPT: dict[str, Call] = {
-    "configure_topic": Call("configure", ("topic",)),
+    **{name: replace(call, method=_in_camel_case(call.method)) for name, call in PYTHON.items()},
     "append": Call("publishAll", ("topic", "records")),
-    "topic_state": Call("state", ("topic",)),
-    "diff": Call("read", ("topic",), each=True),
-    "list_topics": Call("topics", each=True),
-    "delete_records": Call("deleteRecords", ("topic",)),
-    "delete_topic": Call("deleteTopic", ("topic",)),
-    "claim": Call("claim", ("topic", "node")),
-    "ack": Call("ack", ("topic", "node", LEASED)),
-    "nack": Call("nack", ("topic", "node", LEASED)),
     "extend": Call("extend", ("topic", "node", LEASED, "lease_ms")),
     "peek": Call("peek", ("topic",)),
-    "redrive": Call("redrive", ("topic", "queue")),
-    "put_cursor": Call("setCursor", ("topic", "cursor", "seq")),
-    "get_cursor": Call("cursor", ("topic", "cursor")),
-    "list_cursors": Call("cursors", ("topic",), each=True),
-    "delete_cursor": Call("deleteCursor", ("topic", "cursor")),
-    "put_router": Call("setRouter", ("router",)),
-    "get_router": Call("router", ("router",)),
-    "list_routers": Call("routers", each=True),
-    "delete_router": Call("deleteRouter", ("router",)),
     "make_ticket": Call("ticket", ("path",)),
 }
 
@@ -145,7 +132,7 @@ def _typescript(operation: Operation, example: Example) -> str | None:
         first, others = _arguments(call, example)
         arguments = [_in_typescript(value) for value in first]
         if others:
-            arguments.append(_in_typescript(_camel_cased(others)))
+            arguments.append(_in_typescript({_in_camel_case(name): value for name, value in others.items()}))
         made = _called(f"client.{call.method}", arguments, "")
     elif operation.streams or operation.answer is None:
         return None
@@ -209,7 +196,3 @@ def _literal(value: Any, words: Mapping[Any, str], head: str, tail: str, key: Ca
     if isinstance(value, list):
         return f"[{', '.join(_literal(each, words, head, tail, key) for each in value)}]"
     return words.get(value, _json(value)) if value is None or isinstance(value, bool) else _json(value)
-
-
-def _camel_cased(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in fields.items()}

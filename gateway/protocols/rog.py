@@ -13,7 +13,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
 from collections import Counter
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import trio
@@ -30,8 +30,6 @@ from proto.process.faults import faults
 from proto.wire import rog
 from proto.wire.byte_parser import Steps
 from proto.wire.rog import Ack, Command, Create, Fetch, Publish
-
-A = TypeVar("A")
 
 META = b'{"encoding":"base64"}'
 MAX_REMEMBERED = 100_000
@@ -83,13 +81,13 @@ class Rog:
                 nursery.start_soon(self._make, f"{log}:{partition}", errors)
         if errors:
             raise errors[0]
-        reply = _check(await self._shards.call(LogCreate(partitions), log))
+        reply = (await self._shards.call(LogCreate(partitions), log)).checked()
         if not reply.created:
             raise RogError(f"Log {log} already exists")
 
     async def _make(self, topic: str, errors: list[TopicsError]) -> None:
         try:
-            _check(await self._shards.call(Configure(if_absent=True), topic, self._config))
+            (await self._shards.call(Configure(if_absent=True), topic, self._config)).checked()
         except TopicsError as error:
             errors.append(error)
 
@@ -100,7 +98,7 @@ class Rog:
             b64encode(data),
             META,
         )
-        _check(await self._shards.call(Append(return_seqs=False), topic, body))
+        (await self._shards.call(Append(return_seqs=False), topic, body)).checked()
 
     async def fetch(self, log: str, partition: int, group: str) -> tuple[str, int, bytes]:
         """Return topic, seq and message. Raises `RogError` when no message is left."""
@@ -133,9 +131,7 @@ class Rog:
             return known
         if not is_topic(log):
             return 0
-        extra = _check(await self._shards.call(LogFind(), log)).extra
-        assert extra is not None
-        partitions = extra.partitions
+        partitions = (await self._shards.call(LogFind(), log)).found().partitions
         if partitions and len(self._partitions) < MAX_REMEMBERED:
             self._partitions[log] = partitions
         return partitions
@@ -183,12 +179,6 @@ class RogSession:
         elif isinstance(command, Create):
             await served.create(command.log, command.partitions)
         return rog.SUCCESS
-
-
-def _check(reply: Reply[A]) -> Reply[A]:
-    if reply.error is not None:
-        raise reply.error
-    return reply
 
 
 def _check_found(reply: Reply) -> None:

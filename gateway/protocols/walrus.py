@@ -14,7 +14,6 @@ import msgspec
 
 from gateway.shards.client import Shards
 from proto.ipc import operations
-from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Configure, Stats, Take
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
@@ -48,16 +47,16 @@ class Walrus:
         return WalrusSession(self, node)
 
     async def register(self, topic: str) -> bytes:
-        _check(await self._shards.call(Configure(if_absent=True), topic, self._config))
+        (await self._shards.call(Configure(if_absent=True), topic, self._config)).checked()
         return OK
 
     async def put(self, topic: str, payload: str) -> bytes:
         body = b'{"create":false,"records":[{"data":%b}]}' % _to_json(payload)
-        _check(await self._shards.call(Append(return_seqs=False), topic, body))
+        (await self._shards.call(Append(return_seqs=False), topic, body)).checked()
         return OK
 
     async def get(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call(Take(CURSOR), topic))
+        reply = (await self._shards.call(Take(CURSOR), topic)).checked()
         if reply.extra is None:
             return EMPTY
         data = reply.body
@@ -68,7 +67,7 @@ class Walrus:
         return b"OK " + content
 
     async def state(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call(operations.StateGet(touch=False), topic))
+        reply = (await self._shards.call(operations.StateGet(touch=False), topic)).checked()
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
         first = shard_of(topic, self._nodes)
@@ -149,12 +148,6 @@ def _content(data: bytes) -> bytes:
         return data
     text, mask = apply(_text, data)
     return text.encode() if mask is None else data
-
-
-def _check(reply: Reply) -> Reply:
-    if reply.error is not None:
-        raise reply.error
-    return reply
 
 
 def _explained(error: TopicsError) -> str:

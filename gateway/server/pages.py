@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 from quart import Response as QuartResponse
+from quart import request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, NotFound
 
@@ -12,35 +14,16 @@ from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
 from gateway.http.gzip_coding import accepts_gzip
 from gateway.http.messages import Response
-from gateway.server import console_files, reference_page, status_page
+from gateway.server import console_files
 from gateway.server.asgi import Receive, Scope, Send
 from gateway.server.console_files import ConsoleFiles, File
-from gateway.server.page_paths import is_page
+from gateway.server.page_paths import FILES, POLICY
 from proto.process.faults import faults
-
-
-def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
-    headers = {"content-security-policy": policy, "referrer-policy": "no-referrer", "cache-control": "no-cache"}
-    return QuartResponse(content, content_type=content_type, headers=headers)
 
 
 async def _unsniffed(response: QuartResponse) -> QuartResponse:
     response.headers["x-content-type-options"] = "nosniff"
     return response
-
-
-async def _status_page() -> QuartResponse:
-    from quart import request
-
-    content_type, content = status_page.FILES[request.path]
-    return _page(content, content_type, status_page.POLICY)
-
-
-async def _reference() -> QuartResponse:
-    from quart import request
-
-    content_type, content = reference_page.FILES[request.path]
-    return _page(content, content_type, reference_page.POLICY)
 
 
 def _as_quart(response: Response) -> QuartResponse:
@@ -52,8 +35,6 @@ def _as_quart(response: Response) -> QuartResponse:
 
 def _sent(file: File) -> QuartResponse:
     """A file as the request asks for it: compressed, or only told that the client has it already."""
-    from quart import request
-
     headers = {
         "content-security-policy": console_files.POLICY,
         "referrer-policy": "no-referrer",
@@ -77,24 +58,28 @@ class WebPages:
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
         self._console = ConsoleFiles()
-        views: dict[str, Any] = dict.fromkeys(status_page.FILES, _status_page)
-        views |= dict.fromkeys(reference_page.FILES, _reference)
-        views |= {"/console": self._document, "/console/": self._document, "/console/<digest>/<path:name>": self._file}
+        folder = files("gateway.server")
+        self._files = {path: (kind, folder.joinpath(name).read_bytes()) for path, (kind, name) in FILES.items()}
+        views: dict[str, Any] = dict.fromkeys(FILES, self._page)
+        views |= {"/console": self._document, "/console/": self._document}
+        views["/console/<digest>/<path:name>"] = self._console_file
         for path, view in views.items():
             self._app.add_url_rule(path, path, view, methods=["GET"], provide_automatic_options=False)
         self._app.register_error_handler(HTTPException, _refused)
         self._app.after_request(_unsniffed)
 
-    def owns(self, path: str) -> bool:
-        return is_page(path)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+    async def _page(self) -> QuartResponse:
+        content_type, content = self._files[request.path]
+        headers = {"content-security-policy": POLICY, "referrer-policy": "no-referrer", "cache-control": "no-cache"}
+        return QuartResponse(content, content_type=content_type, headers=headers)
 
     async def _document(self) -> QuartResponse:
         return _sent(self._console.document)
 
-    async def _file(self, digest: str, name: str) -> QuartResponse:
+    async def _console_file(self, digest: str, name: str) -> QuartResponse:
         found = self._console.find(digest, name)
         if found is None:
             raise NotFound
@@ -102,8 +87,6 @@ class WebPages:
 
 
 async def _refused(error: Any) -> QuartResponse:
-    from quart import request
-
     if error.code == 405:
         return _as_quart(responses.failure(method_not_allowed(request.method, sorted(error.valid_methods or [])), None))
     if error.code == 404:

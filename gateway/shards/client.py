@@ -165,10 +165,7 @@ class Shards:
             for each in pending:
                 each.abandon()
             raise
-        for reply in replies:
-            if reply.error is not None:
-                raise reply.error
-        return replies
+        return [reply.checked() for reply in replies]
 
     async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]]) -> None:
         """Send a request to every shard that serves, and put the replies into `replies`, by shard. A shard that stops

@@ -28,12 +28,7 @@ from gateway.streams.sse import (
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import TopicFeeds
-from gateway.streams.watch_request import (
-    begun,
-    described,
-    heartbeat_of,
-    options_of,
-)
+from gateway.streams.watch_request import begun, described, heartbeat_of, options_of
 from gateway.streams.watch_sessions import Opened, Sessions
 from proto.api.requests import WatchRequest
 from proto.model.errors import ErrorCode, TopicsError, shutting_down

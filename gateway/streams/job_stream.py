@@ -72,9 +72,7 @@ class Work:
             None if lease_ms is None else _sendable(int(lease_ms)),
         )
         opening = WorkOpen(worker.stream, worker.node, worker.max, worker.lease_ms)
-        reply = await self._shards.call(opening, topic)
-        if reply.error is not None:
-            raise reply.error
+        (await self._shards.call(opening, topic)).checked()
         check_accept(request.header(b"accept"))
         return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, worker, key))
 
@@ -139,8 +137,7 @@ class Work:
             except BaseException:
                 pending.abandon()
                 raise
-            if reply.error is not None:
-                raise reply.error
+            reply.checked()
             seqs = () if reply.extra is None else reply.extra.seqs
             frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True)]
             await self._send(write, b"".join(frames) or _heartbeat())

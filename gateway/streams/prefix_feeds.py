@@ -125,17 +125,12 @@ class PrefixFeeds:
             try:
                 pending = self.shards.ask(index, operation)
                 try:
-                    reply = await pending.reply()
+                    return (await pending.reply()).found()
                 finally:
                     pending.abandon()
-                if reply.error is not None:
-                    raise reply.error
             except TopicsError:
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
-                continue
-            assert reply.extra is not None
-            return reply.extra
 
     async def _follow(self, index: int) -> None:
         while True:

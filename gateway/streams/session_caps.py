@@ -119,9 +119,7 @@ class SessionCaps:
             counts = self._owned[asked.owner]
             others = sum(count or 0 for at, count in enumerate(counts) if at != index)
             asked = replace(asked, most_owned=asked.most_per_key - others)
-        reply = await self._shards.call(asked, wid, body)
-        if reply.error is not None:
-            raise reply.error
+        reply = (await self._shards.call(asked, wid, body)).checked()
         if asked.most_per_key and reply.extra is not None:
             self._owned[asked.owner][index] = reply.extra.owned
 

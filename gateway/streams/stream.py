@@ -260,9 +260,7 @@ class Stream(ABC):
                         subscription.failed(error, now)
             for subscription, position, pending, hold in asked:
                 try:
-                    reply = await pending.reply()
-                    if reply.error is not None:
-                        raise reply.error
+                    reply = (await pending.reply()).checked()
                 except TopicsError as error:
                     if subscription.state is SubscriptionState.BEHIND:
                         subscription.failed(error, monotonic())

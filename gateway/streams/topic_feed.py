@@ -122,9 +122,7 @@ class TopicFeed:
             while True:
                 asked = asking(self.options, self.epoch, self.seq, MAX_WAIT_MS, most, touch=False)
                 try:
-                    reply = await self._feeds.shards.call(asked, self.topic)
-                    if reply.error is not None:
-                        raise reply.error
+                    reply = (await self._feeds.shards.call(asked, self.topic)).checked()
                 except TopicsError as error:
                     if error.code is ErrorCode.TOPIC_NOT_FOUND:
                         self._end(lambda member: member.deleted())

@@ -178,11 +178,7 @@ async def resolve(shards: Shards, starts: Starts) -> dict[str, Found]:
         for index, names in by_shard.items():
             asked.append(shards.ask(index, WatchResolve(tuple(names))))
         for pending in asked:
-            reply = await pending.reply()
-            if reply.error is not None:
-                raise reply.error
-            assert reply.extra is not None
-            states |= reply.extra.topics
+            states |= (await pending.reply()).found().topics
     finally:
         for pending in asked:
             pending.abandon()

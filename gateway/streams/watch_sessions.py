@@ -145,13 +145,6 @@ class Opened:
         self.generation = found.generation
 
 
-def _found(reply: Reply[SessionFound]) -> SessionFound:
-    if reply.error is not None:
-        raise reply.error
-    assert reply.extra is not None
-    return reply.extra
-
-
 class Sessions:
     def __init__(self, shards: Shards, limits: Limits) -> None:
         self._shards = shards
@@ -176,7 +169,7 @@ class Sessions:
             raise TopicsError(
                 ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
             )
-        return Opened(_found(await self._shards.call(SessionOpen(key.digest), wid)))
+        return Opened((await self._shards.call(SessionOpen(key.digest), wid)).found())
 
     async def take(self, wid: str, key: Key) -> tuple[Opened, Progress] | None:
         """Take a session for a new stream, after `look`. Waits until its stream, if it has one, has ended. Returns the
@@ -218,7 +211,7 @@ class Sessions:
     def _taken(self, wid: str, outcome: Reply[SessionFound] | TopicsError) -> tuple[Opened, Progress] | None:
         if isinstance(outcome, TopicsError):
             raise outcome
-        found = _found(outcome)
+        found = outcome.found()
         if not found.stream:
             return None
         index = self._shards.index_of(wid)

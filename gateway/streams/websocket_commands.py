@@ -309,8 +309,7 @@ class Conversation:
             raise reply.error
         status = reply.error.status if reply.error is not None else 201 if reply.created else 200
         self._audited("append", self._named, status, configures)
-        if reply.error is not None:
-            raise reply.error
+        reply.checked()
         return _ack(reply, head, started, ignored)
 
     async def _ping(self, body: bytes, head: bytes) -> bytes:

@@ -78,6 +78,7 @@ DELETED = 0xD5
 FLAG_TS_COLUMN = 1
 FLAG_HOPS = 2
 FLAG_DUE = 4
+FLAGS = FLAG_TS_COLUMN | FLAG_HOPS | FLAG_DUE
 MAX_FRAME_BYTES = (1 << 31) - 8
 """Largest frame that int32 offsets and a u32 length allow. Body limits keep writes far below it."""
 
@@ -108,7 +109,8 @@ class FrameError(ProtoError):
 
 
 class UnknownVersion(FrameError):
-    """A frame of an unknown format version. Readers never skip such a frame and never guess its layout."""
+    """A frame of an unknown format version, or with unknown flags. Readers never skip such a frame and never guess its
+    layout."""
 
 
 def link_of(before: int, seed: int) -> int:
@@ -163,7 +165,10 @@ class Header:
         if not version:
             raise FrameError("zeros where a header should go on")
         if version != FORMAT_VERSION:
-            raise UnknownVersion(f"frame format version {version}, this release reads version {FORMAT_VERSION}")
+            raise UnknownVersion(
+                f"frame format version {version}, this release reads version {FORMAT_VERSION}: use the release that "
+                "wrote it"
+            )
         if self.body_len % 8 or self.length != pad8(HEADER.size + self.body_len + CHECKSUM.size + self.count):
             raise FrameError(f"lengths do not agree (frame {self.length}, body {self.body_len})")
 
@@ -182,6 +187,10 @@ def check(buffer: Buffer, offset: int = 0) -> Header:
     (expected,) = CHECKSUM.unpack_from(buffer, end)
     if xxhash.xxh3_64_intdigest(memoryview(buffer)[offset:end]) != expected:
         raise FrameError("checksum does not match")
+    if header.flags & ~FLAGS:
+        raise UnknownVersion(
+            f"frame flags {header.flags:#b}, this release knows {FLAGS:#b}: use the release that wrote it"
+        )
     return header
 
 

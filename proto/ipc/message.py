@@ -88,6 +88,18 @@ class Reply(Struct, Generic[A], array_like=True, tag=2):
     error: TopicsError | None = None
     """In place of a body."""
 
+    def checked(self) -> Reply[A]:
+        """This reply. Raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def found(self) -> A:
+        """The `extra` of a reply that has one unless it is an error, which is raised."""
+        extra = self.checked().extra
+        assert extra is not None
+        return extra
+
 
 class Parked(Struct, array_like=True, tag=3):
     id: int

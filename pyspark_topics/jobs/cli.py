@@ -211,10 +211,10 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
     from pyspark_topics.lake import typed
-    from pyspark_topics.lake.layout import ONE, PER_TOPIC, About
+    from pyspark_topics.lake.layout import LENIENT, ONE, PER_TOPIC, About
     from pyspark_topics.sources import positions
 
-    options = _options(given) | {**lake.LENIENT}
+    options = {**_options(given), **LENIENT}
     if given.action == "reconcile":
         from pyspark_topics.jobs import lake_reconcile
 

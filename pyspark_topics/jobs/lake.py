@@ -38,15 +38,10 @@ from pyspark_topics.options import all_there, parse
 from pyspark_topics.visible import visible
 
 READ = "topic, partition, offset, timestamp, node, tag, value, meta"
-LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
-"""Options of the read: losses are rows of `gaps`, damage is an error."""
 INFER_FROM = 10_000
 """Records of a batch that are looked at for new members."""
 _CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT_\w+|CommitFailedException|\bValidationException")
 """Refusal of a commit because of another one, by Delta or Iceberg."""
-COMPACT_EVERY = 10
-"""Batches between two looks for small files."""
-VACUUM_EVERY_S = 3600.0
 LONGEST_NAME = 255 - len("topic=")
 """Bytes of a topic's name, as Hive escapes it, that a local disk takes as a partition."""
 
@@ -102,19 +97,8 @@ def run(
 
 
 def describe(store: Store, wanted: About) -> About:
-    """`lake.json`, created if there is none. Raises `LakeError` if the lake is of another form."""
-    if not store.exists(ABOUT):
-        taken = [name for name in (EVENTS, GAPS, layout.TOPICS) if store.exists(name)]
-        if taken:
-            raise LakeError(f"{store.path(taken[0])} exists, and no {ABOUT}: this is not a lake; take another --to")
-        try:
-            store.create(ABOUT, wanted.dump(), wanted.lake)
-        except FileExistsError:
-            pass  # another run was faster; its rows count
-    found = layout.about(store.read(ABOUT), store.path(ABOUT))
-    if found.form != wanted.form:
-        has, way = ("one table", "without") if found.form == ONE else ("a table for each topic", "with")
-        raise LakeError(f"{store.root} has {has}: run it {way} --table-per-topic, or take another --to")
+    """`lake.json`, created if there is none. Raises `LakeError` if the lake is another one than `wanted`."""
+    found = layout.described(store, wanted)
     layout.same_format(store.root, found, wanted.tables)
     if wanted.variant and not found.variant:
         raise LakeError(f"{store.root} was begun without --variant; take another --to")
@@ -357,12 +341,12 @@ class Batches:
         """Do step 5 if it is due."""
         self._unseen += not last
         tables = [EVENTS] if self.about.form == ONE else [f"{layout.TOPICS}/{t}" for t in self._tables()]
-        if self.settings.compact_to and (self._unseen >= COMPACT_EVERY or (last and self._unseen)):
+        if self.settings.compact_to and (self._unseen >= layout.COMPACT_EVERY or (last and self._unseen)):
             self._unseen = 0
             for name in tables:
                 self._compact(spark, name)
         hours = self.settings.vacuum_after
-        if hours is not None and (last or time.monotonic() - self._vacuumed >= VACUUM_EVERY_S):
+        if hours is not None and (last or time.monotonic() - self._vacuumed >= layout.VACUUM_EVERY_S):
             self._vacuumed = time.monotonic()
             for name in [*tables, GAPS]:
                 self.sink.vacuum(spark, name, hours)

@@ -12,16 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark_topics.lake import history, sink
-from pyspark_topics.lake.layout import (
-    GAPS,
-    ROWS,
-    About,
-    Mark,
-    app_id,
-    creation,
-    quoted,
-)
+from pyspark_topics.lake import history, sink, typed
+from pyspark_topics.lake.layout import GAPS, ROWS, About, Mark, app_id, creation, quoted
 from pyspark_topics.lake.sink import MANY, setting
 
 VERSION = "4.4.0"
@@ -122,7 +114,7 @@ class Delta:
         full = [row["partitionValues"] for row in small.where(small["count"] >= MANY).collect()]
         if full:
             where = " OR ".join(
-                "(" + " AND ".join(f"{quoted(k)} = {_text(v)}" for k, v in p.items()) + ")" for p in full
+                "(" + " AND ".join(f"{quoted(k)} = {typed.text(v or '')}" for k, v in p.items()) + ")" for p in full
             )
             with self._marked(spark, name), setting(spark, "spark.databricks.delta.optimize.maxFileSize", str(target)):
                 spark.sql(f"OPTIMIZE delta.{quoted(self._store.path(name))} WHERE {where}").collect()
@@ -147,9 +139,3 @@ def _frame(java: Any, spark: Any) -> Any:
     from pyspark.sql.classic.dataframe import DataFrame
 
     return DataFrame(java, spark)
-
-
-def _text(value: str | None) -> str:
-    """A string as SQL has it."""
-    escaped = (value or "").replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -23,23 +23,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pyspark_topics.lake import disk, history
-from pyspark_topics.lake.layout import (
-    GAPS,
-    ROWS,
-    TOPICS,
-    About,
-    LakeError,
-    Mark,
-    app_id,
-    creation,
-)
+from pyspark_topics.lake.layout import GAPS, ROWS, TOPICS, About, LakeError, Mark, app_id, creation
+from pyspark_topics.lake.sink import MANY
 
 TRIES = 5
 """How often a commit may meet one of another engine's maintenance."""
 SPARE_BYTES = 1 << 20
 """Free space that a commit needs besides its rows."""
-MANY = 8
-"""Small files of a partition that make compaction worth its commit."""
 _WRITER = WriterProperties(compression="ZSTD")
 
 
@@ -57,6 +47,13 @@ class Files:
 
     def read(self, name: str) -> bytes:
         return Path(self.path(name)).read_bytes()
+
+    def exists(self, name: str) -> bool:
+        return os.path.exists(self.path(name))
+
+    def create(self, name: str, content: bytes, unique: str) -> None:
+        """Create a file atomically. Raises `FileExistsError`."""
+        disk.create(Path(self.path(name)), content)
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"

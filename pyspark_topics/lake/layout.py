@@ -69,6 +69,12 @@ VARIANT = "value_variant"
 PARTITIONED: Mapping[str, tuple[str, ...]] = {ONE: ("topic", "date"), PER_TOPIC: ("date",)}
 """Form → columns that partition its tables. `gaps` is not partitioned."""
 
+LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
+"""Options of a read for a lake: losses are rows of `gaps`, damage is an error."""
+COMPACT_EVERY = 10
+"""Batches between two looks for small files."""
+VACUUM_EVERY_S = 3600.0
+
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 200
 
@@ -176,6 +182,29 @@ def about(content: bytes, path: str) -> About:
     if version != FORMAT:
         raise LakeError(f"{path}: format {version!r}, known here: {FORMAT}; update topics")
     return About(**{name.name: found[name.name] for name in fields(About) if name.name in found})
+
+
+def described(store: Any, wanted: About | None) -> About:
+    """`lake.json` of the directory `store`, created as `wanted` if there is none. Raises `LakeError` if it is of
+    another form, or if there is none and nothing is `wanted`."""
+    path = store.path(ABOUT)
+    if not store.exists(ABOUT):
+        if wanted is None:
+            raise LakeError(f"{store.root}: no {ABOUT}: this is not a lake")
+        taken = [name for name in (EVENTS, GAPS, TOPICS) if store.exists(name)]
+        if taken:
+            raise LakeError(f"{store.path(taken[0])} exists, and no {ABOUT}: this is not a lake; take another --to")
+        try:
+            store.create(ABOUT, wanted.dump(), wanted.lake)
+        except FileExistsError:
+            pass  # another run was faster; its rows count
+        except OSError as error:
+            raise LakeError(f"{path}: {error.strerror or error}") from None
+    found = about(store.read(ABOUT), path)
+    if wanted is not None and found.form != wanted.form:
+        has, way = ("one table", "without") if found.form == ONE else ("a table for each topic", "with")
+        raise LakeError(f"{store.root} has {has}: run it {way} --table-per-topic, or take another --to")
+    return found
 
 
 def same_format(root: str, found: About, wanted: str) -> None:

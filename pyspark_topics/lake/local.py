@@ -31,7 +31,7 @@ from pyspark_topics import feed, files, offsets
 from pyspark_topics.client import Endpoint
 from pyspark_topics.lake import disk, layout
 from pyspark_topics.lake.deltars import Files, Tables
-from pyspark_topics.lake.layout import ABOUT, COLUMNS, EVENTS, GAPS, ONE, TOPICS, About, LakeError, Mark
+from pyspark_topics.lake.layout import ABOUT, COLUMNS, EVENTS, GAPS, ONE, About, LakeError, Mark
 from pyspark_topics.offsets import Gap, Offsets
 from pyspark_topics.options import Topics, all_there, parse
 from pyspark_topics.plan import Survey
@@ -48,11 +48,6 @@ READ = pa.schema(
         pa.field("meta", pa.binary()),
     ]
 )
-COMPACT_EVERY = 10
-"""Batches between two looks for small files."""
-VACUUM_EVERY_S = 3600.0
-LENIENT = {"failOnDataLoss": "false", "failOnDamage": "true"}
-"""Losses are rows of `gaps`, damage is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +115,7 @@ Source = Directory | Service
 
 def source(given: Mapping[str, str], columns: pa.Schema = READ) -> Source:
     """The source for options of a read. Raises `BadOption`."""
-    options = parse({**given, **LENIENT}, streaming=True)
+    options = parse({**given, **layout.LENIENT}, streaming=True)
     return Service(Endpoint.of(given), options, columns) if options.url else Directory(options, columns)
 
 
@@ -131,31 +126,11 @@ class Lake:
         """Raises `LakeError`."""
         self.root = root
         self.files = Files(root)
-        self.about = self._describe(wanted)
+        self.about = layout.described(self.files, wanted)
         layout.same_format(str(root), self.about, layout.DELTA)
         if self.about.columns or self.about.infer or self.about.variant:
             raise LakeError(f"{root} has typed columns, which only topics-spark lake writes; take another --to")
         self.tables = Tables(self.files, self.about)
-
-    def _describe(self, wanted: About | None) -> About:
-        path = self.root / ABOUT
-        if not path.exists():
-            if wanted is None:
-                raise LakeError(f"{self.root}: no {ABOUT}: this is not a lake")
-            taken = [name for name in (EVENTS, GAPS, TOPICS) if (self.root / name).exists()]
-            if taken:
-                raise LakeError(f"{self.root / taken[0]} exists, and no {ABOUT}: this is not a lake; take another --to")
-            try:
-                disk.create(path, wanted.dump())
-            except FileExistsError:
-                pass  # another run was faster; its rows count
-            except OSError as error:
-                raise LakeError(f"{path}: {error.strerror or error}") from None
-        found = layout.about(path.read_bytes(), str(path))
-        if wanted is not None and found.form != wanted.form:
-            has, way = ("one table", "without") if found.form == ONE else ("a table for each topic", "with")
-            raise LakeError(f"{self.root} has {has}: run it {way} --table-per-topic, or take another --to")
-        return found
 
     def locked(self) -> AbstractContextManager[None]:
         """Context in which no other process of this machine changes the lake. Waits for it."""
@@ -283,13 +258,13 @@ class Writer:
         """Do step 6 if it is due, or at the end of a run."""
         self._unseen += not last
         tables = self._lake.tables
-        if self._settings.compact_to and (self._unseen >= COMPACT_EVERY or (last and self._unseen)):
+        if self._settings.compact_to and (self._unseen >= layout.COMPACT_EVERY or (last and self._unseen)):
             self._unseen = 0
             for name in tables.names():
                 self._step("compact")
                 tables.compact(name, self._settings.compact_to)
         hours = self._settings.vacuum_after
-        if hours is not None and (last or time.monotonic() - self._vacuumed >= VACUUM_EVERY_S):
+        if hours is not None and (last or time.monotonic() - self._vacuumed >= layout.VACUUM_EVERY_S):
             self._vacuumed = time.monotonic()
             for name in [*tables.names(), GAPS]:
                 self._step("vacuum")

@@ -143,6 +143,8 @@ class Treasurer:
     def _report(self, account: Account, at: Mark, limit: Room) -> bool:
         if at != self._last(account):  # rule 2
             return False
+        if account.want is not None and account.booked is not None:
+            account.want = _since_then(account.want, account.booked, limit)
         account.booked, account.heard, account.absent, account.waiting = limit, True, False, False
         if account.giving_s is not None:
             account.gave_back_s, account.giving_s = account.giving_s, None
@@ -256,6 +258,12 @@ class Treasurer:
         account.number += 1
         account.waiting = True
         return RoomOrder(self._last(account), limit, give_back, full)
+
+
+def _since_then(want: Room, before: Room, limit: Room) -> Room:
+    """A want is what the limit lacked before: what was given back since then is lacking, too."""
+    given_back = zip(want, before, limit, strict=True)
+    return Room(*(lacking and lacking + max(then - now, 0) for lacking, then, now in given_back))
 
 
 def _fits(want: Room, free: Room) -> bool:

@@ -6,7 +6,7 @@ unloaded topic again. `shardd.recovery.quarantine` decides when, and `shardd.rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from proto.format.buffer import Buffer
@@ -44,21 +44,25 @@ class Loader:
         self.quarantine = Quarantine(directory, clock, self._load_again)
         self._from_files = False
         self._to_salvage = ""
+        self._apart: Mapping[int, SegmentError] = {}
         self._entries: dict[int, dict[str, Any]] = {}
         """Catalog entries of the unchecked topics, until the log has been read."""
         self.held: list[Buffer] = []
         """Held frames of loaded topics. They are replayed before the log."""
 
-    def load(self, *, from_files: bool = False, to_salvage: str = "") -> int:
+    def load(
+        self, *, from_files: bool = False, to_salvage: str = "", apart: Mapping[int, SegmentError] | None = None
+    ) -> int:
         """Fill the directory from the newest catalog. Returns the frame number that the catalog was made at, 0 if there
         is none.
 
         `from_files`: read and check the files of every topic. `to_salvage`: name of a topic that is left unloaded in
-        any case, because `shardd.offline.salvage` reads its files itself.
+        any case, because `shardd.offline.salvage` reads its files itself. `apart`: ids of topics whose files cannot be
+        read, although nothing that is looked at here says so.
 
         Blocks. Raises `CatalogError`, `SegmentError`, OSError.
         """
-        self._from_files, self._to_salvage = from_files, to_salvage
+        self._from_files, self._to_salvage, self._apart = from_files, to_salvage, apart or {}
         inventory = self._inventory
         inventory.lost_before = len(inventory.lost())
         found = catalog.load(self._disk, inventory.path, inventory.owner, inventory.apart)
@@ -95,6 +99,8 @@ class Loader:
         try:
             if entry["name"] == self._to_salvage:
                 raise SegmentError("it is being salvaged")
+            if entry["id"] in self._apart:
+                raise self._apart[entry["id"]]
             if "held" in entry:
                 frames = read_held(self._disk, entry, self._inventory.folder(entry["id"], cold=False))
             known = not (self._from_files or "held" in entry or "routers" in entry)
@@ -206,9 +212,11 @@ class Loader:
         try:
             for frame in frames:
                 replay(self._directory, found(frame))
-        except RecoveryError as error:
+        except (RecoveryError, SegmentError) as error:
             self._directory.replace(again, topic)
             del self._inventory.listed[listed:]
+            if isinstance(error, SegmentError):
+                raise
             raise SegmentError(str(error)) from error
         if again.lane is None:
             self._directory.complete(again, self._clock.now_ms(), self._disk.boot_id())

@@ -28,6 +28,7 @@ from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
 from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, entry_of, sealed_frame
 from shardd.storage.wal import first_no_of
+from shardd.topic.topic import Topic
 
 
 class Writer:
@@ -134,7 +135,7 @@ class Writer:
         self._disk.make_dir(folder)
         folders |= {folder, folder.parent, self._inventory.path}
         segment = plan.segments[-1] if plan.segments else None
-        if segment is not None and (segment.sealed or segment.cold or not self._goes_on(segment)):
+        if segment is not None and (segment.sealed or segment.cold or not self._goes_on(plan.topic, segment)):
             segment = None
         total = 0
         rest = deque(plan.batches)
@@ -152,10 +153,10 @@ class Writer:
             segment = None
         return total
 
-    def _goes_on(self, segment: Segment) -> bool:
+    def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames after those that count."""
-        if not self._sound(segment):
+        one with intact frames after those that count. A read may have found damage that the size does not show."""
+        if topic.damage is not None or not self._sound(segment):
             return False
         try:
             if goes_on(self._disk, segment):

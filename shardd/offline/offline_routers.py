@@ -89,9 +89,7 @@ class Routers:
         """Positions of the topic, its source, the source's source and so on, until there is none or one is repeated."""
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
-            found = self._ask(RouterPosition(source[1]), source[0]).extra
-            assert found is not None
-            way.append(found)
+            way.append(self._ask(RouterPosition(source[1]), source[0]).found())
         return way
 
     def _ask(self, operation: Operation[A], topic: str) -> Reply[A]:
@@ -102,6 +100,4 @@ class Routers:
         shard.handle(Request(0, operation, topic), "offline", answers.append)
         (reply,) = answers
         assert isinstance(reply, Reply)
-        if reply.error is not None:
-            raise reply.error
-        return reply
+        return reply.checked()

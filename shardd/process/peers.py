@@ -92,9 +92,7 @@ class Peers:
             if index == self.index
             else self._ask(index, operation, topic, body, deadline_ns)
         )
-        if reply.error is not None:
-            raise reply.error
-        return reply
+        return reply.checked()
 
     async def _ask(self, index: int, operation: Operation[A], topic: str, body: bytes, deadline_ns: int) -> Reply[A]:
         pending = self._links.to(index).ask(operation, topic, body, deadline_ns)

@@ -137,9 +137,7 @@ class Forward:
         return way
 
     async def _position(self, name: str, epoch: int) -> Position:
-        reply = await self._peers.request(self._peers.index_of(name), RouterPosition(epoch), name)
-        assert reply.extra is not None
-        return reply.extra
+        return (await self._peers.request(self._peers.index_of(name), RouterPosition(epoch), name)).found()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward until cancelled."""

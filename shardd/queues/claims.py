@@ -39,16 +39,7 @@ from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, Key, dealt
 from shardd.queues.finishing import Finished, finish
 from shardd.queues.job_deletion import Saved
-from shardd.queues.job_requests import (
-    Found,
-    chosen,
-    claimed,
-    fresh,
-    new_tokens,
-    parse_claim,
-    size_of,
-    token_of,
-)
+from shardd.queues.job_requests import Found, chosen, claimed, fresh, new_tokens, parse_claim, size_of, token_of
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError, damaged

@@ -154,6 +154,7 @@ class Quarantine:
             damage.pause_s = min(2 * damage.pause_s, LONGEST_LOOK_S)
             damage.due = now + damage.pause_s
             damage.reason = str(error)
+            self._apart[topic.id] = topic  # the attempt may have set apart the object that it made
             raise refusal(topic) from error
         topic.damage = None
         if topic.queue is not None:

@@ -20,11 +20,18 @@ from shardd.topic.outbox import MARK
 from shardd.topic.topic import Topic
 
 _CONTRADICTIONS = (KeyError, ValueError, TypeError, msgspec.ValidationError)
+_KINDS = frozenset(Kind)
 
 
 def replay(directory: Directory, found: Found) -> None:
-    """Apply one frame, or defer it. Raises `RecoveryError` for a valid frame that contradicts those before it."""
+    """Apply one frame, or defer it. Raises `RecoveryError` for a valid frame that contradicts those before it,
+    or of an unknown kind: also for a topic that is gone, because a new kind may concern more than its topic."""
     header, buffer = found.header, found.buffer
+    if header.kind not in _KINDS:
+        raise RecoveryError(
+            f"frame {header.frame_no} of the log is of kind {header.kind}, which this release does not know: use the "
+            "release that wrote it"
+        )
     try:
         if header.kind == Kind.RESCUED:
             return
@@ -32,7 +39,7 @@ def replay(directory: Directory, found: Found) -> None:
             shard_frame(buffer, header).apply(directory, header)
             return
         if not header.topic_id:
-            raise ValueError(f"frame kind {header.kind} is not known")
+            raise ValueError(f"kind {header.kind} belongs to a topic")
         topic = directory.by_id.get(header.topic_id)
         if topic is None:
             if header.topic_id < directory.next_id:

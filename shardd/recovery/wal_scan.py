@@ -6,7 +6,8 @@ At the offset where frame N is expected in a file, exactly one row applies:
     the next file that is not empty starts at N             continue in that file; the bytes that follow were given up
     a valid frame numbered N                                KEEP
     end of the last file                                    END
-    a frame of another format version                       REFUSE: start the release that wrote it
+    a frame of another format version, or a whole one with
+      flags that are not known                              REFUSE: start the release that wrote it
     a valid frame with another number, or whose link says
       that another frame came before it                     REFUSE: the file is of another shard, or of another time
     anything else, and a later valid frame of the log

@@ -11,7 +11,7 @@ A refusal raises `Mismatch`. Before the first service is created in a prefix, th
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -144,13 +144,20 @@ class Mark:
 
 
 def read_mark(disk: Disk, path: Path) -> Mark | None:
-    """The mark in a shard's directory; None if there is none. Raises OSError."""
+    """The mark in a shard's directory; None if there is none, or it is damaged. A field that is not known may change
+    what the others mean, so it is refused. Raises `Mismatch`, OSError."""
     if MARK not in disk.list(path):
         return None
     try:
-        return Mark(**json.loads(bytes(disk.read(path / MARK))))
-    except (ValueError, TypeError):
+        found = json.loads(bytes(disk.read(path / MARK)))
+        strange = sorted(found.keys() - {each.name for each in fields(Mark)})
+        if not strange:
+            return Mark(**found)
+    except (ValueError, TypeError, AttributeError):
         return None
+    raise Mismatch(
+        f"{path / MARK} has {', '.join(strange)}, which this release does not know: use the release that wrote it"
+    )
 
 
 def write_mark(disk: Disk, path: Path, mark: Mark) -> None:

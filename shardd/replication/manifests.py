@@ -165,7 +165,9 @@ def _start(data: Buffer) -> tuple[int, int]:
     if magic != MAGIC:
         raise ManifestError("this is no manifest (magic)")
     if version != VERSION:
-        raise ManifestError(f"format version {version}, this release reads version {VERSION}")
+        raise ManifestError(
+            f"format version {version}, this release reads version {VERSION}: use the release that wrote it"
+        )
     return size, checksum
 
 

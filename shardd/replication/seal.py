@@ -201,7 +201,10 @@ class Sealed:
             )
         _, version, key_id, previous, mac = _SEAL.unpack(data[-SIZE:])
         if version not in (CLEAR, ENCRYPTED):
-            raise Unsealed(f"{where}: seal version {version}, this release knows {CLEAR} and {ENCRYPTED}")
+            raise Unsealed(
+                f"{where}: seal version {version}, this release knows {CLEAR} and {ENCRYPTED}: use the release that "
+                "wrote it"
+            )
         if key_id != self._key_id:
             raise Unsealed(f"{where} is sealed with another key than that of TOPICS_BUCKET_KEY_FILE")
         seal = Seal(previous, mac)

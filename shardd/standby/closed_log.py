@@ -89,7 +89,7 @@ class ClosedLog:
 
     @property
     def held(self) -> bool:
-        """Whether this machine held the shard last, as far as it knows. Blocks. Raises OSError."""
+        """Whether this machine held the shard last, as far as it knows. Blocks. Raises `Mismatch`, OSError."""
         mark = read_mark(self._disk, self._path)
         return mark is not None and mark.url == self._objects.store.url and mark.held and not mark.incomplete
 

@@ -168,7 +168,10 @@ def load(
     problems = []
     for number in reversed(found):
         path = directory / file_name(number)
-        problem, contents = _read(bytes(disk.read(path)))
+        try:
+            problem, contents = _read(bytes(disk.read(path)))
+        except CatalogError as error:
+            raise CatalogError(f"{path}: {error}") from None
         if contents is not None:
             wrong = mismatch(number, contents, owner)
             if wrong:
@@ -219,7 +222,10 @@ def _problem(raw: Buffer) -> str:
     if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
         return "not whole (magic, length or checksum)"
     if version not in (FORMAT_VERSION, HELD_VERSION):
-        raise CatalogError(f"catalog format version {version}, this release reads up to version {HELD_VERSION}")
+        raise CatalogError(
+            f"catalog format version {version}, this release reads up to version {HELD_VERSION}: use the release that "
+            "wrote it"
+        )
     return ""
 
 

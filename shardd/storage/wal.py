@@ -41,6 +41,7 @@ from typing import ClassVar
 
 from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
+from proto.ipc.figures import WalFigures
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk, File, is_full
 from shardd.storage.log_events import LogEvents
@@ -72,16 +73,6 @@ class WalError(ShardError):
     def __init__(self, message: str, cause: OSError | None = None) -> None:
         super().__init__(message if cause is None else f"{message}: {cause.strerror or cause}")
         self.cause = cause
-
-
-@dataclass(frozen=True, slots=True)
-class WalStatistics:
-    frames_total: int
-    batches_total: int
-    fsyncs_total: int
-    bytes_written_total: int
-    rotations_total: int
-    read_only: bool
 
 
 @dataclass(slots=True)
@@ -346,7 +337,13 @@ class Wal:
             self._file.sync()
         self._file.close()
 
-    def statistics(self) -> WalStatistics:
-        return WalStatistics(
-            self._frames, self._writes, self._syncs, self._bytes, self._rotations, self.read_only is not None
+    def statistics(self) -> WalFigures:
+        return WalFigures(
+            self._frames,
+            self._writes,
+            self._syncs,
+            self._bytes,
+            self._rotations,
+            read_only=self.read_only is not None,
+            last_frame=self.next_no - 1,
         )

@@ -39,6 +39,7 @@ from typing import Any
 from supervisor.errors import SupervisorError
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
+FORMAT = 1
 MARK = "backup.json"
 MANIFEST = "manifest.json"
 COLD = "cold"
@@ -138,7 +139,7 @@ def backup(
                     f"TOPICS_CHECKPOINT_BYTES, or copy to a faster disk. Remove {making}"
                 )
             yield {"kind": "progress", "shard": shard, "again": False, **_figures(progress)}
-    mark = {"format": 1, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
+    mark = {"format": FORMAT, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
     with open(making / MARK, "w") as file:
         json.dump(mark, file)
     sync_tree(making)

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from proto.model.limits import Limits
 from supervisor.backup import offline
-from supervisor.backup.backup import COLD, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
+from supervisor.backup.backup import COLD, FORMAT, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
 from supervisor.process.datadir import LOCK, Manifest, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
@@ -110,6 +110,7 @@ def restore(
     Raises `BackupError`, `DataDirError`, OSError.
     """
     chosen = _choose(source, cuts.latest_ms)
+    _refuse_newer(chosen)
     cold = chosen / COLD
     if cold.exists() and cold_dir is None:
         raise BackupError(f"{chosen} has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
@@ -163,6 +164,19 @@ def _choose(source: Path, latest_ms: int | None) -> Path:
         f"{candidates[-1]} was begun at {last}, so it need not have all records up to the time that was asked for; "
         "take a later backup, or an earlier time"
     )
+
+
+def _refuse_newer(backup: Path) -> None:
+    """Raises `BackupError` if this release does not know the backup's format. A mark that cannot be read says
+    nothing."""
+    try:
+        found = json.loads(read(backup / MARK))["format"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if found != FORMAT:
+        raise BackupError(
+            f"{backup / MARK} has format {found!r}, this release knows {FORMAT}: use the release that wrote it"
+        )
 
 
 def _make(chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits: Limits) -> Iterator[dict[str, Any]]:

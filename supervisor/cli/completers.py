@@ -22,7 +22,7 @@ def topic_names(context: typer.Context, incomplete: str) -> Iterator[str]:
     given = context.params
     try:
         endpoint = resolve(given.get("url"), given.get("token"), given.get("context"))
-        with Client(endpoint.url, endpoint.token, patience_s=0, timeout_s=TIMEOUT_S) as client:
+        with Client(endpoint.url, endpoint.token, timeout_s=TIMEOUT_S) as client:
             found = client.get(f"/v0/topics?page_size={MOST}&prefix={quote(incomplete)}").json()
     except (ClientError, ValueError, typer.Exit):
         return

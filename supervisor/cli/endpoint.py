@@ -18,14 +18,14 @@ of its processes that the API does not have. A file that another user could have
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supervisor.cli import contexts
-from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
+from supervisor.cli.terminal import Status, fail, read_seconds
 from supervisor.client.http_client import Client, origin
 from supervisor.config import places, variables
 from supervisor.process import rundir
@@ -66,10 +66,10 @@ class Endpoint:
     token: str | None
     local: dict[str, Any] | None = None
 
-    def client(self, patience_s: float, waiting: Callable[[str, float], None] | None = None) -> Client:
+    def client(self) -> Client:
         """A client of the service. Ends the command if the URL is invalid."""
         try:
-            return Client(self.url, self.token, patience_s=patience_s, waiting=waiting or _told)
+            return Client(self.url, self.token)
         except ValueError as error:
             fail(str(error), Status.USAGE)
 
@@ -97,7 +97,11 @@ def resolve(
         url, token = _named(context, token, environment)
     if url is not None and not local:
         return Endpoint(url, token_for(url, token, environment))
-    settings = places.plain(environment) or _settings()
+    settings: Settings | places.Places | None = places.plain(environment)
+    if settings is None:
+        from supervisor.cli.own_settings import settings as own_settings
+
+        settings = own_settings()
     found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
         url = found["url"] if found is not None else configured(settings)
@@ -116,15 +120,6 @@ def token_for(url: str, token: str | None, environment: Mapping[str, str]) -> st
         except ValueError as error:
             fail(str(error), Status.USAGE)
     return token or None
-
-
-def _settings() -> Settings:
-    from supervisor.config.settings import SettingsError, load
-
-    try:
-        return load()
-    except SettingsError as error:
-        fail_each(str(error), Status.USAGE)
 
 
 def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -146,7 +141,3 @@ def configured(settings: Settings | places.Places) -> str:
     """The URL at which a service with these settings listens, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
-def _told(why: str, seconds: float) -> None:
-    complain(f"{why}; again in {seconds:g} s")

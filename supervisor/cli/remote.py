@@ -35,15 +35,9 @@ from supervisor.cli.endpoint import (
     UrlOption,
     resolve,
 )
-from supervisor.cli.terminal import (
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import JsonOption, Status, complain, fail, table, tell
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
+from supervisor.errors import SupervisorError
 
 AGAIN_S = 1.0
 """How long after a Ctrl-C another one is not one of its own."""
@@ -146,8 +140,8 @@ def _interruptible() -> Iterator[None]:
 
 
 async def _ask(command: Command, endpoint: Endpoint, patience_s: float, as_json: bool, given: dict[str, Any]) -> None:
-    endpoint.client(0).close()  # ends the command if the URL is invalid
-    _tell_warnings()
+    endpoint.client().close()  # ends the command if the URL is invalid
+    tell_warnings()
     options: Any = {"patience_s": patience_s, "loads": exact.loads}
     with _interruptible():
         async with AsyncClient(endpoint.url, endpoint.token or "", **options) as client:
@@ -162,7 +156,7 @@ class _Told(logging.Handler):
         complain(record.getMessage())
 
 
-def _tell_warnings() -> None:
+def tell_warnings() -> None:
     logger = logging.getLogger("topics_client")
     logger.handlers, logger.propagate = [_Told()], False
     logging.getLogger("topics_client.connection").setLevel(logging.INFO)  # that the service is back, too
@@ -187,7 +181,7 @@ def failures(url: str, interrupted: Status = Status.FAILED) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe: flush to nowhere
         raise typer.Exit(Status.FAILED) from None
-    except (ValueError, OSError) as error:
+    except (SupervisorError, ValueError, OSError) as error:
         fail(str(error), Status.FAILED)
 
 

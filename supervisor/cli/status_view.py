@@ -27,7 +27,7 @@ def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.local is not None:
         found["processes"] = _processes(endpoint.local)
     try:
-        answer = client.request("GET", "/v0/ready", also=(503,))
+        answer = client.get("/v0/ready", also=(503,))
         found["state"], holder = _state(answer.status, answer.body)
         found |= {"holder": holder} if holder else {}
         health = client.get("/v0/health").json()

@@ -29,6 +29,17 @@ Advance = Callable[[int, int | None], None]
 """Called with the amount done and the total; the total is None if unknown."""
 
 
+def group(help: str) -> typer.Typer:
+    """A command that has commands of its own."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings=HELP_OPTIONS,
+    )
+
+
 class Status(IntEnum):
     """Exit statuses of all commands but `serve`, whose status 3 has another meaning."""
 

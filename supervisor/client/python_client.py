@@ -27,4 +27,5 @@ with instead("httpx._main", None), instead("trio", None), instead("h2", None):
     from topics_client import Unauthorized as Unauthorized
     from topics_client import Unavailable as Unavailable
     from topics_client import Worker as Worker
+    from topics_client.connection import segment as segment
     from topics_client.publishing import Publisher as Publisher

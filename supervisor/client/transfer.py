@@ -14,23 +14,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
-from urllib.parse import quote
+from functools import partial
+from typing import Any, NoReturn
 
-from supervisor.client.http_client import Client, Refused
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
 from supervisor.client.jsonlines import Batch, Note, lines_of, note, page_of
+from supervisor.client.python_client import AsyncClient, TopicsError, segment
 from supervisor.errors import SupervisorError
 
 PAGE_RECORDS = 1000
 PAGE_BYTES = 8 << 20
-LIST_PAGE = 1000
 TOO_LARGE = ("payload_too_large", "batch_too_large")
 
 
 class TransferError(SupervisorError):
     """The export or import cannot continue. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The Python client for blocking code, with answers as they are. Its loop has a thread, so that Ctrl-C ends a read
+    of standard input. Methods raise `TopicsError`."""
+
+    portal: BlockingPortal
+    client: AsyncClient
+
+    def call(self, *request: Any, **options: Any) -> Any:
+        """As `topics_client.connection.Connection.call`."""
+        future = self.portal.start_task_soon(partial(self.client.connection.call, *request, **options))
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # an interrupt ends the call, too
+
+    def topics(self, prefix: str) -> Iterator[str]:
+        yield from (each["topic"] for each in self.portal.call(self.client.topics, prefix))
+
+
+@contextmanager
+def connected(url: str, token: str | None, patience_s: float) -> Iterator[Client]:
+    with start_blocking_portal() as portal:
+        made = AsyncClient(url, token or "", patience_s=patience_s)
+        with portal.wrap_async_context_manager(made) as client:
+            yield Client(portal, client)
 
 
 # Export
@@ -47,37 +77,27 @@ def chosen(client: Client, patterns: Iterable[str]) -> list[str]:
         if plain == pattern:
             found = {pattern} if _state(client, pattern) is not None else set()
         else:
-            found = {name for name in _listed(client, plain) if fnmatchcase(name, pattern)}
+            found = {name for name in client.topics(plain) if fnmatchcase(name, pattern)}
         if not found:
             raise TransferError(f"there is no topic {pattern}")
         names |= found
     return sorted(names)
 
 
-def _listed(client: Client, prefix: str) -> Iterator[str]:
-    cursor: str | None = ""
-    while cursor is not None:
-        path = f"/v0/topics?page_size={LIST_PAGE}&prefix={quote(prefix)}&cursor={quote(cursor)}"
-        page = client.get(path).json()
-        yield from (each["topic"] for each in page["topics"])
-        cursor = page.get("next_cursor")
-
-
 def _state(client: Client, topic: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = client.get(f"/v0/topics/{quote(topic, safe='')}?touch=false").json()
-    except Refused as error:
+        raw = client.call("GET", f"/v0/topics/{segment(topic)}", params={"touch": False}, raw=True)
+    except TopicsError as error:
         if error.status == 404:
             return None
         raise
+    found: dict[str, Any] = json.loads(raw)
     return found
 
 
 def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> Iterator[dict[str, Any]]:
     """Write all records of these topics as lines. Yields maps of kind `progress` (in seqs), `gap` for missing records,
-    and `topic` when one is complete.
-
-    Raises as `Client.request` does.
+    and `topic` when one is complete. Raises `TopicsError`.
     """
     states = {topic: state for topic in topics if (state := _state(client, topic)) is not None}
     for topic in topics:
@@ -91,15 +111,17 @@ def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> 
         records = 0
         cursor = first - 1
         while cursor < head:
+            question = {"from_seq": cursor, "limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES, "include_tags": True}
             try:
-                page = page_of(client.post(f"/v0/topics/{quote(topic, safe='')}/diff", _question(cursor)).body)
-            except Refused as error:
+                raw = client.call("POST", f"/v0/topics/{segment(topic)}/diff", question, raw=True)
+            except TopicsError as error:
                 if error.status != 404:
                     raise
                 gap = {"gap_from": cursor + 1, "gap_to": head, "reason": "deleted"}
                 write(note(topic, "$gap", gap))
                 yield {"kind": "gap", "topic": topic, **gap}
                 break
+            page = page_of(raw)
             if page.tombstone is not None:
                 gap = {name: page.tombstone[name] for name in ("gap_from", "gap_to", "reason")}
                 write(note(topic, "$gap", gap))
@@ -115,12 +137,6 @@ def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> 
             yield {"kind": "progress", "done": done, "total": total}
         before += state["head_seq"] - first + 1
         yield {"kind": "topic", "topic": topic, "records": records, "from_seq": first, "to_seq": cursor}
-
-
-def _question(from_seq: int) -> bytes:
-    return json.dumps(
-        {"from_seq": from_seq, "limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES, "include_tags": True}
-    ).encode()
 
 
 # Import
@@ -141,7 +157,7 @@ def load(client: Client, parts: Iterable[Batch | Note], done: Done, *, configure
     """Write the batches of `jsonlines.batches` and count them in `done`, which is yielded after each step. With
     `configure`, missing topics are created as the file says.
 
-    Raises as `Client.request` does, `TransferError` and `LineError`; `done` then has the progress.
+    Raises `TopicsError`, `TransferError` and `LineError`; `done` then has the progress.
     """
     known: set[str] = set()
     for part in parts:
@@ -163,25 +179,32 @@ def _configure(client: Client, part: Note) -> int:
     if not isinstance(config, dict) or _state(client, part.topic) is not None:
         return 0
     try:
-        client.put(f"/v0/topics/{quote(part.topic, safe='')}", json.dumps(config).encode())
-    except Refused as error:
+        client.call("PUT", f"/v0/topics/{segment(part.topic)}", json.dumps(config).encode())
+    except TopicsError as error:
         remedy = "; give a token that may (admin), or leave it out with --no-config" if error.status == 403 else ""
-        raise TransferError(f"line {part.number}: making the topic {part.topic}: {error}{remedy}") from error
+        _refused(f"line {part.number}: making the topic {part.topic}", error, remedy)
     return 1
 
 
 def _write(client: Client, batch: Batch, done: Done) -> None:
+    path = f"/v0/topics/{segment(batch.topic)}"
     try:
-        path = f"/v0/topics/{quote(batch.topic, safe='')}?return_seqs=false"
-        answer = client.post(path, batch.body()).json()
-    except Refused as error:
+        answer = client.call("POST", path, batch.body(), params={"return_seqs": False})
+    except TopicsError as error:
         if error.code in TOO_LARGE and len(batch.lines) > 1:
             # The halves are the same at every attempt, so their keys are too.
             for half in batch.halves():
                 _write(client, half, done)
             return
-        raise TransferError(f"lines {batch.number} to {batch.last}: {error}") from error
+        _refused(f"lines {batch.number} to {batch.last}", error)
     done.lines = batch.last
     done.records += len(batch.lines)
     if answer["deduped"]:
         done.deduped += len(batch.lines)
+
+
+def _refused(what: str, error: TopicsError, remedy: str = "") -> NoReturn:
+    """Say what was refused. An error that may pass later stays what it is."""
+    if error.transient:
+        raise error
+    raise TransferError(f"{what}: the service answered {error.status} {error.code}: {error.message}{remedy}") from error

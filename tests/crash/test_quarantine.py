@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proto.model.errors import TopicsError
+from shardd.offline.verify import verify
 from shardd.storage.disk import RealDisk
 from tests.support.fault_disk import Crash, FaultDisk, Node
 from tests.support.harness import SHARD, FakeClock, Harness
@@ -166,14 +167,19 @@ def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> Non
     assert data(again.restarted(), "good") == ["a", "b", "c"]
 
 
-def test_batches_never_follow_a_file_that_is_not_whole() -> None:
+def with_a_batch_to_come() -> tuple[Harness, FaultDisk, Path]:
+    """A shard whose next checkpoint appends a batch of "bad" to the file at this path."""
     disk = FaultDisk()
     shard = Harness(disk, cache_bytes=0)
     shard.append("bad", 1, config=DURABLE)
     shard.append("good", "a", "b", config=DURABLE)
     checkpoint(shard)
     shard.append("bad", 2)
-    path = next(path for path in sorted(disk.names) if path.suffix == ".data")
+    return shard, disk, next(path for path in sorted(disk.names) if path.suffix == ".data")
+
+
+def test_batches_never_follow_a_file_that_is_not_whole() -> None:
+    shard, disk, path = with_a_batch_to_come()
     whole = bytes(disk.names[path].data)
     del disk.names[path].data[50:]
     checkpoint(shard)
@@ -183,6 +189,57 @@ def test_batches_never_follow_a_file_that_is_not_whole() -> None:
     shard.clock.advance(6_000)
     assert data(shard) == [1, 2]
     assert data(shard.restarted()) == [1, 2]
+
+
+def test_batches_never_follow_bytes_that_a_read_found_damaged() -> None:
+    """The file has its length, so only the read can tell."""
+    shard, disk, path = with_a_batch_to_come()
+    whole = bytes(disk.names[path].data)
+    disk.names[path].data[70] ^= 1
+    shard = shard.restarted(disk.after_crash("process"))
+    disk = shard.disk  # type: ignore[assignment]
+    check_refused(shard)
+    checkpoint(shard)
+    assert len(disk.names[path].data) == len(whole)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(6_000)
+    assert data(shard) == [1, 2]
+    assert data(shard.restarted()) == [1, 2]
+
+
+@pytest.mark.parametrize("summary", [True, False], ids=["small topic", "large topic"])
+def test_a_deletion_in_the_log_that_needs_a_damaged_file_is_the_trouble_of_its_topic_alone(summary: bool) -> None:
+    """A deletion by tag reads the tags of all records before it, also when the log is read back."""
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    tags = [{"data": n, "tag": f"t{n}"} for n in range(4)]
+    for _ in range(1 if summary else 130):
+        shard.call("append", "bad", {"records": tags, "config": DURABLE})
+    shard.append("good", "a", "b", config=DURABLE)
+    checkpoint(shard)
+    shard.call("delete_records", "bad", {"match": "t1"})
+    shard.append("bad", "later")
+    shard.shard.commits.sync_now()
+    expected = shard.everything("bad")
+    disk = disk.after_crash("process")
+    path = min(path for path in disk.names if path.suffix == ".data")
+    disk.names[path].data[70] ^= 1
+
+    shard = shard.restarted(disk)
+    check_refused(shard)
+    assert verify(disk.after_crash("process"), SHARD, FakeClock(), shard.limits).problems
+    shard.clock.advance(6_000)
+    check_refused(shard)  # the file is looked at again, and is as it was
+    checkpoint(shard)
+    checkpoint(shard)
+    assert isinstance(shard.disk, FaultDisk)
+    shard = shard.restarted(shard.disk.after_crash("process"))
+    check_refused(shard)
+    assert isinstance(shard.disk, FaultDisk)
+    shard.disk.names[path].data[70] ^= 1
+    shard.clock.advance(6_000)
+    assert shard.everything("bad") == expected
+    assert shard.restarted().everything("bad") == expected
 
 
 def test_flags_for_a_file_that_is_gone_are_kept_until_it_is_back() -> None:

@@ -135,6 +135,12 @@ def test_many_lines_are_all_published(topics: Topics) -> None:
     assert topics("read", "many", "-n", "12000", "--data") == lines[: lines.index("12000\n")]
 
 
+def test_a_dash_is_standard_input(topics: Topics) -> None:
+    topics("publish", "dash", "-", given="1\n2\n")
+    topics("publish", "dash", "--text", "-")
+    assert topics("read", "dash", "--data") == '1\n2\n"-"\n'
+
+
 def test_lines_are_sent_as_they_come(topics: Topics) -> None:
     with topics.running("publish", "slow", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -14,8 +14,8 @@ import pytest
 
 from supervisor.cli.status_view import percentile
 from supervisor.cli.top_view import Sample, _Topic, rates
-from supervisor.client.http_client import Client
 from tests.support.service import Service, until
+from topics_client import Client, NewRecord
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def topics(service: Service, *arguments: str, status: int = 0, **environment: st
 
 def write(service: Service, topic: str, count: int) -> None:
     with Client(service.url, "s3cret") as client:
-        client.post(f"/v0/topics/{topic}", json.dumps({"records": [{"data": 1}] * count}).encode())
+        client.publish(topic, records=[NewRecord(1)] * count)
 
 
 def test_status_tells_of_processes_shards_log_and_disk(service: Service) -> None:
@@ -58,7 +58,7 @@ def test_status_tells_of_processes_shards_log_and_disk(service: Service) -> None
 def test_lag_is_shown_for_who_is_behind(service: Service) -> None:
     write(service, "lagging", 7)
     with Client(service.url, "s3cret") as client:
-        client.put("/v0/topics/lagging/cursors/me", b'{"seq": 2}')
+        client.set_cursor("lagging", "me", 2)
     found = json.loads(topics(service, "status", "--json").stdout)
     assert found["lag"] == [{"topic": "lagging", "cursor": "me", "lag": 5}]
 

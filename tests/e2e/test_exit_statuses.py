@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from supervisor.backup.backup import backup
 from supervisor.cli.main import app, every
 from supervisor.client import rog_client, walrus_client
-from supervisor.client.http_client import Client
 from tests.support.service import Service
+from topics_client import Client
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = (
@@ -169,8 +169,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             pass
     (tmp / "live").mkdir()
     with Service(tmp / "live", shards=1, TOPICS_API_KEYS="s3cret") as service, Client(service.url, "s3cret") as client:
-        client.post("/v0/topics/here", b'{"records":[{"data":1}]}')
-        client.put("/v0/topics/jobs", b'{"type":"queue"}')
+        client.publish("here", 1)
+        client.configure("jobs", type="queue")
         yield {
             "tmp": str(tmp),
             "bucket": bucket,

@@ -274,11 +274,11 @@ def test_a_service_that_goes_away_is_a_sentence_and_leaves_whole_batches(
         from pyspark_topics.jobs import lake
         from pyspark_topics.jobs.cli import _sentence
         from pyspark_topics.jobs.store import Store
-        from pyspark_topics.lake.layout import About
+        from pyspark_topics.lake.layout import LENIENT, About
         from pyspark_topics.sources import positions
 
         def run():
-            options = {{"url": {service.url!r}, "retryTimeoutMs": "1000", **lake.LENIENT}}
+            options = {{"url": {service.url!r}, "retryTimeoutMs": "1000", **LENIENT}}
             settings = lake.Settings(every_s=0.1, max_records=100)
             try:
                 lake.run(spark, positions(options), options, Store(spark, {str(to)!r}), About(), settings)

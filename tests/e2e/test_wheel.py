@@ -1,22 +1,30 @@
-"""Claims about the wheel, in an environment of its own and in one with packages of the same names.
+"""Claims about what `make dist` builds, in an environment of its own and in one with packages of the same names.
 
-The tests download the back-end that builds, and nothing else: the dependencies are those of the test run.
+The tests download the back-end that builds, and nothing else: the dependencies are those of the test run. Only the
+test of an empty environment downloads these, too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import urllib.request
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import locks
 from tests.support.programs import leave_out
 from tests.support.service import until
 
@@ -40,12 +48,21 @@ def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **enviro
     return done.stdout, done.stderr
 
 
-def dist(to: Path) -> dict[str, Path]:
+def dist(to: Path, checkout: Path = ROOT) -> dict[str, Path]:
     """What `make dist` builds, by what it is of."""
-    run(ROOT / "tools" / "dist.sh", sys.executable, to)
-    kinds = {"server": "topics_server-*", "client": "topics_client-*", "spark": "pyspark_topics-*", "npm": "*.tgz"}
-    kinds["history"] = "topics_history-*"
-    return {kind: path for kind, pattern in kinds.items() for path in to.glob(pattern)}
+    run(checkout / "tools" / "dist.sh", sys.executable, to)
+    names = {
+        "server": "topics_server",
+        "client": "topics_client",
+        "spark": "pyspark_topics",
+        "history": "topics_history",
+    }
+    kinds = {kind: f"{name}-*.whl" for kind, name in names.items()}
+    kinds |= {f"{kind}, source": f"{name}-*.tar.gz" for kind, name in names.items()}
+    kinds |= {"npm": "*.tgz", "parts": "*.cdx.json", "digests": "SHA256SUMS"}
+    found = {kind: path for kind, pattern in kinds.items() for path in to.glob(pattern)}
+    assert set(to.iterdir()) == set(found.values())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def wheels(built: dict[str, Path]) -> dict[str, Path]:
     """The wheels of all projects in the checkout."""
-    return {kind: path for kind, path in built.items() if kind != "npm"}
+    return {kind: path for kind, path in built.items() if path.suffix == ".whl"}
 
 
 EACH = pytest.mark.parametrize(
@@ -86,16 +103,61 @@ def test_a_wheel_has_nothing_besides_its_packages(
     assert {top for top in tops if not top.endswith(".dist-info")} == set(packages)
 
 
+def another_checkout(there: Path) -> Path:
+    """The same sources elsewhere, with other times, of the same commit."""
+    shutil.copytree(ROOT, there, ignore=NOT_SOURCES, copy_function=shutil.copy)
+    client = Path("packages/topics-client-ts")
+    if (ROOT / client / "node_modules").is_dir():
+        (there / client / "node_modules").symlink_to(ROOT / client / "node_modules")
+        os.utime(there / client / "package-lock.json", (0, 0))  # older than what is installed from it
+    if (ROOT / ".git").exists():
+        made = run("git", "-C", ROOT, "log", "-1", "--format=%ct")[0].strip()
+        run("git", "init", "--quiet", there)
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        when = {"GIT_COMMITTER_DATE": f"{made} +0000"}
+        run("git", *author, "-C", there, "commit", "--quiet", "--allow-empty", "-m", "everything", **when)
+    return there
+
+
 def test_the_same_sources_are_built_to_the_same_bytes(built: dict[str, Path], tmp_path: Path) -> None:
-    """The mask of file modes is the builder's."""
+    """In another directory, at another time, by a user with another mask of file modes."""
+    checkout = another_checkout(tmp_path / "somewhere" / "else")
     mask = os.umask(0o077)
     try:
-        again = dist(tmp_path)
+        again = dist(tmp_path / "again", checkout)
     finally:
         os.umask(mask)
     assert {kind: path.name for kind, path in again.items()} == {kind: path.name for kind, path in built.items()}
     for kind, path in again.items():
         assert path.read_bytes() == built[kind].read_bytes(), f"{kind}: another build has other bytes"
+
+
+def test_a_source_distribution_has_the_time_of_the_commit_and_no_owner(built: dict[str, Path]) -> None:
+    for kind in ("server", "client", "spark", "history"):
+        with tarfile.open(built[f"{kind}, source"]) as archive:
+            members = archive.getmembers()
+        names = [member.name for member in members]
+        assert names == sorted(names)
+        assert not [name for name in names if name.startswith("/") or ".." in name.split("/")]
+        assert {(member.mtime, member.uid, member.gid, member.uname) for member in members} == {
+            (members[0].mtime, 0, 0, "")
+        }
+
+
+def test_the_digests_are_those_of_the_files(built: dict[str, Path]) -> None:
+    said = run("sha256sum", "--check", "--strict", built["digests"].name, cwd=built["digests"].parent)[0]
+    assert said.count(": OK\n") == len(built) - 1
+
+
+def test_the_list_of_parts_is_that_of_the_wheel(built: dict[str, Path]) -> None:
+    found = json.loads(built["parts"].read_text())
+    about = found["metadata"]["component"]
+    assert built["server"].name.startswith(f"topics_server-{about['version']}-")
+    names = {each["name"] for each in found["components"]}
+    metadata = zipfile.ZipFile(built["server"]).read(f"topics_server-{about['version']}.dist-info/METADATA").decode()
+    required = re.findall(r"^Requires-Dist: ([\w.-]+)(?![^\n]*extra)", metadata, re.MULTILINE)
+    assert len(required) > 10
+    assert set(required) <= names
 
 
 def test_the_wheel_has_every_file_of_its_packages(wheels: dict[str, Path]) -> None:
@@ -285,19 +347,66 @@ print([record.data for record in client.read("t", from_seq=0)], __import__("topi
 """
 
 
-def smoke(environment: Environment, work: Path) -> None:
-    """The installed command serves, and the installed client writes and reads."""
+@contextmanager
+def serving(environment: Environment, work: Path) -> Iterator[str]:
+    """The installed command serves, and ends in order. Yields its URL."""
     log = work / "log"
     with log.open("w") as output:
         serve = [environment.topics, "serve", "--port", "0", "--data-dir", work / "data"]
         process = subprocess.Popen([str(each) for each in serve], stdout=output, stderr=output, cwd=work)
     try:
-        ready = until(lambda: re.search(r"topics is ready at (http://\S+)", log.read_text()), "a service that is ready")
-        said = run(environment.top / "bin" / "python", "-c", PUBLISH, ready[1], cwd=work)[0]
-        assert said == f"[{{'n': 1}}] {environment.site}/topics_client/__init__.py\n"
+        yield until(lambda: re.search(r"topics is ready at (http://\S+)", log.read_text()), "a service that is ready")[
+            1
+        ]
     finally:
         process.terminate()
-        assert process.wait(30) == 0, log.read_text()
+        assert process.wait(60) == 0, log.read_text()
+
+
+def ask(url: str, path: str, body: Any = None, method: str | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}/v0/{path}", data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def smoke(environment: Environment, work: Path) -> None:
+    """Append, diff, watch and claim; restart; count."""
+    with serving(environment, work) as url:
+        ask(url, "topics/orders", {"records": [{"data": {"n": n}} for n in range(3)]})
+        records = ask(url, "topics/orders/diff", {"from_seq": 0})["records"]
+        assert [record["data"] for record in records] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        wid = ask(url, "watch", {"topics": {"orders": {"from_seq": 1}}})["wid"]
+        with urllib.request.urlopen(f"{url}/v0/watch/{wid}", timeout=30) as stream:
+            event = next(line for line in stream if line.startswith(b"data: ") and b'"records"' in line)
+        assert [record["$seq"] for record in json.loads(event.removeprefix(b"data: "))["records"]] == [2, 3]
+        ask(url, "topics/jobs", {"type": "queue", "durability": "fsync"}, "PUT")
+        ask(url, "topics/jobs", {"records": [{"data": "done"}, {"data": "left"}]})
+        (job,) = ask(url, "topics/jobs/claim", {"node": "w", "max": 1})["claimed"]
+        assert job["data"] == "done"
+        assert ask(url, "topics/jobs/ack", {"node": "w", "seqs": [job["$seq"]]})["acked"] == 1
+    with serving(environment, work) as url:
+        counts = {each["topic"]: each["count"] for each in ask(url, "topics")["topics"]}
+        assert counts == {"orders": 3, "jobs": 1}
+        assert ask(url, "topics/jobs/claim", {"node": "w", "max": 9})["claimed"][0]["data"] == "left"
+        if (environment.site / "topics_client").exists():
+            said = run(environment.top / "bin" / "python", "-c", PUBLISH, url, cwd=work)[0]
+            assert said == f"[{{'n': 1}}] {environment.site}/topics_client/__init__.py\n"
+
+
+def test_the_wheel_installs_with_one_command_into_an_empty_environment_and_works(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """pip takes the dependencies from where it is configured to, in the locked versions."""
+    known = tmp_path / "constraints"
+    known.write_text("".join(f"{pin.name}=={pin.version}\n" for pin in locks.read(ROOT / "requirements.lock")))
+    top = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", top)
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    run(top / "bin" / "pip", "install", "--quiet", "--constraint", known, wheels["server"], cwd=tmp_path, **kept)
+    (site,) = top.glob("lib/python*/site-packages")
+    smoke(Environment(top, site), tmp_path)
+    run(top / "bin" / "pip", "check", cwd=tmp_path)
 
 
 def test_server_client_and_spark_package_install_from_files_and_work(

@@ -1,37 +1,73 @@
-"""`make prove BAR=1 MINUTES=1 SEED=7`: run a bar, print figures and violations. Ends with 1 if there are any."""
+"""`make prove BAR=1 MINUTES=1 SEED=7`: run a bar, print figures and violations. Ends with 1 if there are any.
+
+Bars 3 and 4 are counted: `make prove BAR=4 DRAWS=2000`. `ARGS="--only 17"` repeats one draw of bar 4.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from tests.history.bars import BARS, run
+import structlog
+
+from tests.history import bars, damage
 from topics_history.__main__ import lines
+
+CUTS_OF_A_SERVICE = 25
+"""Power cuts before bar 3 begins with an empty data directory again."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="prove", description=__doc__)
-    parser.add_argument("--bar", type=int, choices=BARS, required=True)
+    parser.add_argument("--bar", type=int, choices=sorted((*bars.BARS, 4)), required=True)
     parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--draws", type=int, default=100, help="power cuts of bar 3, damages of bar 4")
+    parser.add_argument("--only", type=int, help="of bar 4 only this draw")
     parser.add_argument("--seed", type=int, default=0, help="0: a random one")
     parser.add_argument("--clients", type=int, default=16)
     options = parser.parse_args()
-    seed = options.seed or random.SystemRandom().randrange(1, 1 << 32)
+    options.seed = options.seed or random.SystemRandom().randrange(1, 1 << 32)
+    if options.bar == 4:
+        return _damage(options)
+    if options.bar == 3:
+        firsts = range(0, options.draws, CUTS_OF_A_SERVICE)
+        return max(_service(options, options.seed + at, min(CUTS_OF_A_SERVICE, options.draws - at)) for at in firsts)
+    return _service(options, options.seed, 0)
+
+
+def _service(options: argparse.Namespace, seed: int, faults: int) -> int:
     directory = Path(tempfile.mkdtemp(prefix="topics-prove-"))
-    print(f"bar {options.bar}, {options.minutes:g} minutes, seed {seed}, {options.clients} clients, in {directory}")
-    outcome = run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients)
+    lasts = f"{faults} faults" if faults else f"{options.minutes:g} minutes"
+    print(f"bar {options.bar}, {lasts}, seed {seed}, {options.clients} clients, in {directory}")
+    outcome = bars.run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients, faults=faults)
     report = outcome.report
     print("\n".join(lines(report)))
     print(f"{outcome.seconds:.0f} s; back within {outcome.longest_back_s:.1f} s; slowest {outcome.slowest_s:.1f} s")
+    if outcome.figures:
+        print(outcome.figures)
     if report.counts or report.unread:
         print(f"the history is {directory / 'history.jsonl'}")
         return 1
     shutil.rmtree(directory)
     return 0
+
+
+def _damage(options: argparse.Namespace) -> int:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    print(f"bar 4, {options.draws} draws, seed {options.seed}")
+    began = time.monotonic()
+    figures = damage.run(options.draws, options.seed, options.only)
+    for failure in figures.failures:
+        print(failure)
+    print("\n".join(f"{count:6} {what}" for what, count in sorted(figures.kinds.items())))
+    print(figures, f"in {time.monotonic() - began:.0f} s")
+    return int(bool(figures.failures))
 
 
 if __name__ == "__main__":

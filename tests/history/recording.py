@@ -47,12 +47,15 @@ class Recording:
         self.operations = 0
         self.slowest_ns = 0
 
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
     def write(
         self, kind: type[f.Operation], client: str, start_ns: int, outcome: f.Outcome, waited_ns: int = 0, **more: Any
     ) -> int:
         """Write an operation that ends now; return its end. `waited_ns` is the time that a client asked to wait."""
         with self._lock:
-            end_ns = time.monotonic_ns()
+            end_ns = self.now_ns()
             self._writer.write(kind(client=client, start_ns=start_ns, end_ns=end_ns, outcome=outcome, **more))
             self.operations += 1
             if outcome == "ok" and kind not in (f.Frame, f.Fault):
@@ -74,45 +77,23 @@ def pairs(records: list[Any]) -> list[tuple[int, str]]:
     return [(record["$seq"], body_of(record["data"])) for record in records]
 
 
-class Client:
-    """Requests of one client, one after the other. Not for two threads."""
+class Requests:
+    """Requests of one client, one after the other, each written down. Not for two threads."""
 
-    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
-        self.service = service
+    outcome: f.Outcome = "ok"
+    """Of the last request."""
+    longest_body = LONGEST_BODY
+
+    def __init__(self, recording: Recording, name: str, seed: int) -> None:
         self.recording = recording
         self.name = name
         self.rng = Random(f"{seed} {name}")
         self._pool = self.rng.randbytes(POOL_BYTES // 2).hex()
         self._sent = 0
-        self._connection: http.client.HTTPConnection | None = None
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def ask(self, method: str, path: str, body: Any = None) -> Answer:
-        connection = self._connection
-        if connection is None:
-            connection = self.service.connect(TIMEOUT_S)
-            try:
-                connection.connect()
-            except OSError:
-                return Answer("failed", 0, None)
-            self._connection = connection
-        content = None if body is None else json.dumps(body).encode()
-        try:
-            connection.request(method, path, content, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError):
-            self.close()
-            return Answer("unknown", 0, None)
-        if response.status < 300:
-            return Answer("ok", response.status, answer)
-        told = answer.get("error", {}).get("detail") or {}
-        done = response.status >= 500 and told.get("outcome") != "not_done"
-        return Answer("unknown" if done else "failed", response.status, answer)
+        """Send one request of the API."""
+        raise NotImplementedError
 
     def _recorded(
         self,
@@ -123,7 +104,7 @@ class Client:
         **more: Any,
     ) -> Any:
         """Ask, and write it down; return the result, or None."""
-        start_ns = time.monotonic_ns()
+        start_ns = self.recording.now_ns()
         answer = self.ask(*request)
         found = result(answer.body) if answer.outcome == "ok" else None
         self.recording.write(kind, self.name, start_ns, answer.outcome, waited_ms * 1_000_000, result=found, **more)
@@ -137,7 +118,7 @@ class Client:
         records, bodies = [], []
         for _ in range(count):
             self._sent += 1
-            at, length = self.rng.randrange(POOL_BYTES - LONGEST_BODY), self.rng.randrange(LONGEST_BODY + 1)
+            at, length = self.rng.randrange(POOL_BYTES - LONGEST_BODY), self.rng.randrange(self.longest_body + 1)
             data = {"w": f"{self.name}-{self._sent}", "p": self._pool[at : at + length]}
             records.append({"data": data} | ({"tag": tag} if tag else {}))
             bodies.append(body_of(data))
@@ -146,17 +127,22 @@ class Client:
         if key:
             body["idempotency_key"] = key
         args = f.AppendArgs(bodies, [tag] * count if tag else None, key)
+        self.last_append = topic, body, args
         for _ in range(5 if keyed else 1):
-            found = self._recorded(
-                f.Append,
-                ("POST", f"/v0/topics/{topic}", body),
-                lambda told: f.Appended(told["first_seq"], told["last_seq"], told["head_seq"]),
-                topic=topic,
-                args=args,
-            )
+            found = self.append_again(*self.last_append)
             if self.outcome != "unknown":
                 break
         return found
+
+    def append_again(self, topic: str, body: Any, args: f.AppendArgs) -> Any:
+        """Repeat a `last_append`. Only one with a key may be repeated."""
+        return self._recorded(
+            f.Append,
+            ("POST", f"/v0/topics/{topic}", body),
+            lambda told: f.Appended(told["first_seq"], told["last_seq"], told["head_seq"]),
+            topic=topic,
+            args=args,
+        )
 
     def read(self, topic: str, after: int, *, limit: int = 100, wait_ms: int = 0) -> Any:
         def result(told: Any) -> f.ReadResult:
@@ -218,6 +204,49 @@ class Client:
         return self._recorded(kind, request, lambda told: f.LeaseResult(told["skipped"]), topic=topic, args=args)
 
 
+class Client(Requests):
+    """The requests of a client over HTTP."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        super().__init__(recording, name, seed)
+        self.service = service
+        self.port: int | None = None
+        """That of a proxy in front of the service."""
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection of its own, which the caller closes."""
+        return http.client.HTTPConnection(self.service.host, self.port or self.service.port, timeout=TIMEOUT_S)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        connection = self._connection
+        if connection is None:
+            connection = self.connect()
+            try:
+                connection.connect()
+            except OSError:
+                return Answer("failed", 0, None)
+            self._connection = connection
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, path, content, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            self.close()
+            return Answer("unknown", 0, None)
+        if response.status < 300:
+            return Answer("ok", response.status, answer)
+        told = answer.get("error", {}).get("detail") or {}
+        done = response.status >= 500 and told.get("outcome") != "not_done"
+        return Answer("unknown" if done else "failed", response.status, answer)
+
+
 def _bounds(told: Any) -> f.Bounds:
     return f.Bounds(told["head_seq"], told["earliest_seq"])
 
@@ -248,7 +277,7 @@ class Stream:
                 return
             self._wid, self._kept = made.body["wid"], dict(self.positions)
         self.positions = dict(self._kept)
-        connection = client.service.connect(TIMEOUT_S)
+        connection = client.connect()
         start_ns = time.monotonic_ns()
         try:
             connection.request("GET", f"/v0/watch/{self._wid}", headers={"Last-Event-ID": self._id} if self._id else {})

@@ -164,12 +164,14 @@ class Connection:
         *,
         params: Mapping[str, Any] | None = None,
         repeat: bool = True,
+        raw: bool = False,
     ) -> Any:
-        """Send a request until it is answered, and return the answer. With `repeat` false it is never done twice."""
+        """Send a request until it is answered, and return the answer, with `raw` its bytes. With `repeat` false it is
+        never done twice."""
         pauses = Pauses(self.patience_s, self.service)
         while True:
             try:
-                answer = await self._once(self._request(method, path, body, params))
+                answer = await self._once(self._request(method, path, body, params), raw=raw)
                 pauses.reset()
                 return answer
             except TopicsError as error:
@@ -177,12 +179,12 @@ class Connection:
                     raise
                 await pauses.after(error)
 
-    async def _once(self, request: httpx.Request) -> Any:
+    async def _once(self, request: httpx.Request, *, raw: bool = False) -> Any:
         try:
             response = await self._send(request)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
-        return self._answer(response)
+        return response.content if raw and response.is_success else self._answer(response)
 
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         request.stream = _Body(request.content)

@@ -10,19 +10,10 @@ import typer
 
 from supervisor.backup import backup as backups
 from supervisor.backup import restore as restores
+from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
-from supervisor.config import settings as settings_module
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say, tell
+from supervisor.config.settings import Settings
 from supervisor.process.datadir import DataDirError
 
 UntilOption = Annotated[
@@ -63,7 +54,7 @@ def backup(
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
-    settings = _settings(data_dir)
+    settings = own_settings(data_dir=data_dir)
     try:
         with bar("backing up", of_bytes=True, shown=not as_json) as advance:
             for found in backups.backup(settings.data_dir, _cold(settings), directory, advance):
@@ -115,7 +106,7 @@ def restore(
     source, to = _from_and_to(source, to, bucket)
     if to is not None and data_dir is not None:
         fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
-    settings = _settings(to or data_dir)
+    settings = own_settings(data_dir=to or data_dir)
     try:
         cuts = restores.parse_cuts(until or [], until_seq or [], reserve)
     except ValueError as error:
@@ -164,12 +155,5 @@ def _from_and_to(source: Path | None, to: Path | None, bucket: str | None) -> tu
     return None, source or to
 
 
-def _cold(settings: settings_module.Settings) -> Path | None:
+def _cold(settings: Settings) -> Path | None:
     return Path(settings.cold_dir) if settings.cold_dir else None
-
-
-def _settings(data_dir: Path | None) -> settings_module.Settings:
-    try:
-        return settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)

@@ -18,12 +18,7 @@ import typer
 
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import (
-    complain,
-    read_seconds,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import complain, read_seconds, table, tell
 from supervisor.client.python_client import Json, NewRecord
 
 TITLES = {

@@ -9,12 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supervisor.cli.terminal import (
-    Status,
-    complain,
-    fail_each,
-    tell,
-)
+from supervisor.cli.terminal import Status, complain, fail_each, tell
 from supervisor.config import keys, reference
 from supervisor.config.places import PREFIX
 from supervisor.config.settings import Loaded, SettingsError, inspect

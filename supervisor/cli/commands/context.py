@@ -14,25 +14,13 @@ import typer
 
 from supervisor.cli import contexts as file
 from supervisor.cli.completers import context_names
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    fail,
-    say,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import JsonOption, Status, fail, group, say, table, tell
 
-app = typer.Typer(
-    help="""Names for services: URL and token of each. Other commands use the one in use, or that of --context.
+app = group(
+    """Names for services: URL and token of each. Other commands use the one in use, or that of --context.
 
     Exit status: 0 done, 1 not possible, 2 wrong options.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=context_names, show_default=False)]
 

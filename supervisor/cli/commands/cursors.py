@@ -8,17 +8,13 @@ import typer
 
 from supervisor.cli.commands.topics import TopicArgument
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import HELP_OPTIONS
+from supervisor.cli.terminal import group
 
-app = typer.Typer(
-    help="""Named cursors: positions in a topic that the service keeps.
+app = group(
+    """Named cursors: positions in a topic that the service keeps.
 
     Exit status: 0 done, 1 refused, 2 wrong options, 3 the service is not reachable.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 NameArgument = Annotated[str, typer.Argument(metavar="CURSOR", show_default=False)]
 

@@ -8,11 +8,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli import deployment_files
-from supervisor.cli.terminal import (
-    Status,
-    fail,
-    tell,
-)
+from supervisor.cli.terminal import Status, fail, tell
 
 
 def deploy_files(

@@ -23,25 +23,9 @@ import typer
 from msgspec.structs import replace
 
 from supervisor.cli.commands.version import installed
-from supervisor.cli.endpoint import (
-    TOKEN_REMEDY,
-    ContextOption,
-    Endpoint,
-    TokenOption,
-    UrlOption,
-    configured,
-    resolve,
-)
+from supervisor.cli.endpoint import TOKEN_REMEDY, ContextOption, Endpoint, TokenOption, UrlOption, configured, resolve
 from supervisor.cli.quantities import size
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    joined,
-    paint,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, joined, paint, say, tell
 from supervisor.client.http_client import Client, ClientError
 from supervisor.config.settings import Settings, inspect
 
@@ -143,7 +127,7 @@ def _taken(machine: Machine, place: str, error: OSError) -> Finding:
     url = configured(machine.settings)
     if error.errno == errno.EADDRINUSE:
         try:
-            with Client(url, None, patience_s=0, timeout_s=TIMEOUT_S) as client:
+            with Client(url, timeout_s=TIMEOUT_S) as client:
                 health = client.get("/v0/health").json()
             if health["status"] == "ok" and isinstance(health["version"], str):
                 return Finding("port", "ok", f"a service of topics listens at {url}")
@@ -197,9 +181,9 @@ def limits(machine: Machine) -> Iterator[Finding]:
 def service(machine: Machine) -> Iterator[Finding]:
     url = machine.endpoint.url
     try:
-        with machine.endpoint.client(0) as client:
+        with machine.endpoint.client() as client:
             health = client.get("/v0/health").json()
-            ready = client.request("GET", "/v0/ready", also=(503,)).status == 200
+            ready = client.get("/v0/ready", also=(503,)).status == 200
     except (ClientError, ValueError) as error:
         yield Finding("service", "warn", f"none answers at {url} ({error}); start it with topics serve")
         return
@@ -218,7 +202,7 @@ def service(machine: Machine) -> Iterator[Finding]:
 
 def _key(machine: Machine) -> Iterator[Finding]:
     try:
-        with machine.endpoint.client(0) as client:
+        with machine.endpoint.client() as client:
             client.get("/v0/topics?page_size=1")
     except ClientError as error:
         yield Finding("key", "fail", f"{error}; {TOKEN_REMEDY}")
@@ -242,9 +226,9 @@ def _clock(url: str) -> Iterator[Finding]:
 
 
 def _skew(url: str) -> float:
-    with Client(url, None, patience_s=0, timeout_s=TIMEOUT_S) as client:
+    with Client(url, timeout_s=TIMEOUT_S) as client:
         before = time.time()
-        told = parsedate_to_datetime(client.request("GET", "/v0/health", also=range(600)).headers["Date"]).timestamp()
+        told = parsedate_to_datetime(client.get("/v0/health", also=range(600)).headers["Date"]).timestamp()
         after = time.time()
     if told > after:
         return told - after

@@ -17,28 +17,15 @@ from typing import Annotated, Any
 import typer
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    say,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import JsonOption, Status, complain, fail, group, say, table, tell
 from supervisor.config.keys import FILE_VARIABLE, KeysError, parse_file
 
-app = typer.Typer(
-    help="""API keys of a service, in the file that TOPICS_API_KEYS_FILE names to the service.
+app = group(
+    """API keys of a service, in the file that TOPICS_API_KEYS_FILE names to the service.
 
     A running service reads its file again at SIGHUP (systemctl reload topics). Exit status: 0 done, 1 not possible, 2
     wrong options.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 SHOWN = 12
 """Characters of a digest: as many as tell keys apart. The log of requests has the beginning of the same digest."""

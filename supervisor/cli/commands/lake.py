@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor.cli.endpoint import token_for
+from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
@@ -23,13 +24,11 @@ from supervisor.cli.terminal import (
     Status,
     complain,
     fail,
-    fail_each,
     read_duration_ms,
     read_size,
     say,
     tell,
 )
-from supervisor.config import settings as settings_module
 
 if TYPE_CHECKING:
     from pyspark_topics.lake.local import Source, Writer
@@ -246,10 +245,7 @@ def _given(
         token = token_for(url, token, os.environ)
         return {"url": url, **({"token": token} if token else {}), **named}
     if path is None:
-        try:
-            settings = settings_module.load()
-        except settings_module.SettingsError as error:
-            fail_each(str(error), Status.USAGE)
+        settings = own_settings()
         path = str(settings.data_dir)
         cold = cold or (Path(settings.cold_dir) if settings.cold_dir else None)
     return {"path": path, **({"coldPath": str(cold)} if cold else {}), **named}

@@ -9,19 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
+from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
-from supervisor.config import settings as settings_module
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say, tell
+from supervisor.config.settings import MAX_SHARDS
 from supervisor.process.datadir import DataDirError
 
 
@@ -48,7 +39,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
 
 def reshard(
-    shards: Annotated[int, typer.Option(min=1, max=settings_module.MAX_SHARDS, help="New number of shards.")],
+    shards: Annotated[int, typer.Option(min=1, max=MAX_SHARDS, help="New number of shards.")],
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,10 +62,7 @@ def reshard(
 
 def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> Iterator[dict[str, Any]]:
     """The results of an offline command. Ends the process with status 1 if the command fails."""
-    try:
-        settings = settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    settings = own_settings(data_dir=data_dir)
     try:
         for found in offline.results(command, settings.data_dir, settings.limits(), shards=shards):
             yield found

@@ -21,6 +21,7 @@ PATIENCE_S = 60.0
 LINGER_S = 0.1
 """How long a line waits for others before it is sent."""
 CHUNK = 1 << 20
+STANDARD_INPUT = "-"
 SHOWN = 1000
 """Lines between two looks at the progress."""
 _JSON_BEGINS = ("{", "[", '"')
@@ -52,7 +53,7 @@ async def publish(
         list[str] | None,
         typer.Argument(
             metavar="DATA",
-            help="A record each: JSON, else text. Without any: lines of standard input.",
+            help="A record each: JSON, else text. Without any, or with - alone: lines of standard input.",
             show_default=False,
         ),
     ] = None,
@@ -81,6 +82,8 @@ async def publish(
     status: 0 all records are acknowledged, 1 refused, or a line is not JSON, 2 wrong options, 3 the service is not
     reachable.
     """
+    if data == [STANDARD_INPUT] and not text:
+        data = None
     if records and (data or text):
         fail(
             "--records is for lines of standard input that are JSON objects; leave --text and arguments out",

@@ -11,22 +11,14 @@ from supervisor.cli import exact
 from supervisor.cli.commands.topics import TopicArgument, found
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import group, table, tell
 from supervisor.client.python_client import Forbidden, NotAQueue, Record, TopicNotFound
 
-app = typer.Typer(
-    help="""Depths and jobs of queues, and their dead letters.
+app = group(
+    """Depths and jobs of queues, and their dead letters.
 
     Exit status: 0 done, 1 refused, 2 wrong options, 3 the service is not reachable.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 FROM, DELIVERIES, REASON = "$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_reason"
 """Members of the `meta` of a dead letter."""

@@ -12,12 +12,7 @@ from typing import Any
 import typer
 
 from supervisor.cli import exact
-from supervisor.cli.terminal import (
-    complain,
-    joined,
-    paint,
-    write_line,
-)
+from supervisor.cli.terminal import complain, joined, paint, write_line
 from supervisor.client.python_client import Gap, Record, TopicDeleted
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
@@ -50,6 +45,8 @@ def chosen(tag: str | None, grep: str | None, where: list[str] | None) -> Chosen
         path, equals, wanted = each.partition("=")
         if not equals or not path:
             raise typer.BadParameter(f"--where {each} must be PATH=VALUE, such as customer.id=42")
+        if path.endswith(" "):  # PATH = VALUE, or PATH == VALUE
+            path, wanted = path.rstrip(), wanted.removeprefix("=").lstrip()
         conditions.append((path.split("."), wanted))
     return Chosen(tag, pattern, conditions)
 

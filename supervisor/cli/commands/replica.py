@@ -9,29 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
+from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
-from supervisor.config import settings as settings_module
+from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, group, say, tell
 
-app = typer.Typer(
-    help="""Check the copy of a service in a bucket.
+app = group(
+    """Check the copy of a service in a bucket.
 
     Exit status: 0 sound, 1 problems found or the bucket cannot be read, 2 wrong settings.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 
 UrlArgument = Annotated[
@@ -85,10 +71,7 @@ def _time(ms: int) -> str:
 
 def _results(command: str, url: str | None) -> Iterator[dict[str, Any]]:
     """The results of a command on a bucket. Ends the process with status 1 if it fails."""
-    try:
-        settings = settings_module.load({"bucket": url})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    settings = own_settings(bucket=url)
     if not settings.bucket:
         fail("no bucket is given: name its URL, or set TOPICS_BUCKET", Status.USAGE)
     for found in offline.of_bucket(command, settings.limits(), url=settings.bucket):

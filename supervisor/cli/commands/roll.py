@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from supervisor.cli.terminal import DataDirOption, Status, complain, fail, fail_each, tell
-from supervisor.config import settings as settings_module
+from supervisor.cli.own_settings import settings as own_settings
+from supervisor.cli.terminal import DataDirOption, Status, complain, fail, tell
 from supervisor.process import rundir
 
 POLL_S = 0.1
@@ -28,10 +28,7 @@ def roll(
     clients come back. Settings and program are those that the service was started with. Exit status: 0 all gateways
     are new, 1 not possible, 2 wrong settings.
     """
-    try:
-        settings = settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    settings = own_settings(data_dir=data_dir)
     found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
     descriptor = None if found is None else rundir.process(found)
     if found is None or descriptor is None:

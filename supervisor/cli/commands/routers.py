@@ -8,17 +8,13 @@ import typer
 
 from supervisor.cli import exact
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import HELP_OPTIONS
+from supervisor.cli.terminal import group
 
-app = typer.Typer(
-    help="""Routers: what is appended to one topic is copied to another.
+app = group(
+    """Routers: what is appended to one topic is copied to another.
 
     Exit status: 0 done, 1 refused, 2 wrong options, 3 the service is not reachable.
-    """,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=HELP_OPTIONS,
+    """
 )
 TITLES = {
     "router": "router",

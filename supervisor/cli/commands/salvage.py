@@ -10,18 +10,9 @@ import typer
 from proto.model.names import shard_of
 from supervisor.backup import backup as backups
 from supervisor.backup import offline
+from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted
-from supervisor.cli.terminal import (
-    DataDirOption,
-    JsonOption,
-    Status,
-    complain,
-    fail,
-    fail_each,
-    say,
-    tell,
-)
-from supervisor.config import settings as settings_module
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, complain, fail, say, tell
 from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
 
 
@@ -45,10 +36,7 @@ def salvage(
 
     Exit status: 0 done, or nothing was damaged, 1 not possible, 2 wrong settings.
     """
-    try:
-        settings = settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    settings = own_settings(data_dir=data_dir)
     try:
         job: dict[str, Any] = {"topic": topic, "backup": None if backup is None else _shard_of(backup, topic)}
         for found in offline.results("salvage", settings.data_dir, settings.limits(), **job):

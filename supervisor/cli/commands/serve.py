@@ -10,11 +10,7 @@ import typer
 
 from proto.process.core_dumps import leave_no_core
 from supervisor.cli import plain_values
-from supervisor.cli.terminal import (
-    HELP_OPTIONS,
-    complain,
-    tell,
-)
+from supervisor.cli.terminal import HELP_OPTIONS, complain, tell
 from supervisor.config import settings as settings_module
 from supervisor.config.keys import KeysError, obtain
 from supervisor.process.boot import serve as serve_until_stopped

@@ -14,14 +14,7 @@ from rich.live import Live
 from supervisor.cli import status_view as service_status
 from supervisor.cli import top_view as busiest
 from supervisor.cli.endpoint import ContextOption, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import (
-    JsonOption,
-    Status,
-    clean,
-    fail,
-    read_seconds,
-    say,
-)
+from supervisor.cli.terminal import JsonOption, Status, clean, fail, read_seconds, say
 from supervisor.client.http_client import Refused, Unavailable
 
 SHORTEST_S = 0.1
@@ -52,7 +45,7 @@ def status(
     Exit status: 0 ready, 1 the token was refused, 2 wrong options, 3 not ready or not reachable.
     """
     endpoint = resolve(url, token, context)
-    with endpoint.client(patience_s=0) as client:
+    with endpoint.client() as client:
 
         def look() -> dict[str, Any]:
             return service_status.gather(client, endpoint.again())
@@ -87,7 +80,7 @@ def top(
 
     With --json, one object per topic. Exit status: 0 shown, 1 refused, 2 wrong options, 3 not ready or not reachable.
     """
-    with resolve(url, token, context).client(patience_s=0) as client:
+    with resolve(url, token, context).client() as client:
         try:
             before = busiest.look(client, prefix, time.monotonic())
 

@@ -9,15 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from supervisor.cli.terminal import (
-    DataDirOption,
-    Status,
-    complain,
-    fail,
-    fail_each,
-    tell,
-)
-from supervisor.config import settings as settings_module
+from supervisor.cli.own_settings import settings as own_settings
+from supervisor.cli.terminal import DataDirOption, Status, complain, fail, tell
 from supervisor.process import rundir
 
 POLL_S = 0.1
@@ -35,10 +28,7 @@ def takeover(
     it notices: stop it first, if it still runs. Of several machines at once, one takes over; the others say which.
     Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
     """
-    try:
-        settings = settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    settings = own_settings(data_dir=data_dir)
     found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
     if not settings.bucket and (found is None or not _holder(found)):
         fail(

@@ -11,15 +11,7 @@ from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
 from supervisor.cli.quantities import counted, described
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import (
-    Status,
-    confirmed,
-    fail,
-    read_duration_ms,
-    read_size,
-    table,
-    tell,
-)
+from supervisor.cli.terminal import Status, confirmed, fail, read_duration_ms, read_size, table, tell
 from supervisor.client.python_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}

@@ -12,25 +12,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NoReturn, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import typer
 
 from supervisor.cli.endpoint import ContextOption, PatienceOption, TokenOption, UrlOption, resolve
 from supervisor.cli.quantities import counted
-from supervisor.cli.terminal import (
-    JsonOption,
-    Status,
-    bar,
-    complain,
-    fail,
-    read_size,
-    say,
-    tell,
-)
+from supervisor.cli.remote import failures, tell_warnings
+from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, read_size, say, tell
 from supervisor.client import transfer
-from supervisor.client.http_client import ClientError, Unavailable
-from supervisor.client.jsonlines import LineError, batches
+from supervisor.client.jsonlines import batches
 
 PATIENCE_S = 60.0
 CHUNK_BYTES = 4 << 20
@@ -54,7 +45,7 @@ def export(
     reachable, 4 done, but records were lost before they could be read (each gap is reported, and in the file).
     """
     gaps = records = names = 0
-    with resolve(url, token, context).client(patience) as client, _told_failures():
+    with _asking(url, token, context, patience) as client:
         chosen = transfer.chosen(client, topics)
         with _writing(output) as file, bar("exporting seqs", shown=not as_json) as advance:
             for found in transfer.export(client, chosen, file.write):
@@ -114,8 +105,8 @@ def import_(
         fail("--raw needs --topic", Status.USAGE)
     done = transfer.Done(lines=skip)
     with (
-        resolve(url, token, context).client(patience) as client,
-        _told_failures(done, source),
+        _asking(url, token, context, patience) as client,
+        _told_progress(done, source),
         _reading(source) as (file, size, place),
         bar("importing", of_bytes=True, shown=not as_json) as advance,
     ):
@@ -133,26 +124,25 @@ def import_(
 
 
 @contextmanager
-def _told_failures(done: transfer.Done | None = None, source: str = "") -> Iterator[None]:
-    """Context that reports errors as text and exit status; for an import, with the command that continues it."""
+def _asking(url: str | None, token: str | None, context: str | None, patience_s: float) -> Iterator[transfer.Client]:
+    """A client; errors become a sentence and an exit status."""
+    endpoint = resolve(url, token, context)
+    endpoint.client().close()  # ends the command if the URL is invalid
+    tell_warnings()
+    with failures(endpoint.url), transfer.connected(endpoint.url, endpoint.token, patience_s) as client:
+        yield client
 
-    def stop(text: str, status: Status) -> NoReturn:
-        if done is not None and done.lines:
-            on = f"topics import {source} --skip {done.lines} (and the same options)"
-            fail(text, status, f"Done so far: {counted(done.lines, 'line')}. To go on: {on}")
-        fail(text, status)
 
+@contextmanager
+def _told_progress(done: transfer.Done, source: str) -> Iterator[None]:
+    """Context that says, before an error, what is done and how to continue."""
     try:
         yield
-    except Unavailable as error:
-        stop(str(error), Status.UNAVAILABLE)
-    except KeyboardInterrupt:
-        stop("interrupted", Status.FAILED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe: flush to nowhere
-        raise typer.Exit(Status.FAILED) from None
-    except (ClientError, transfer.TransferError, LineError, OSError, EOFError, zlib.error) as error:
-        stop(str(error), Status.FAILED)
+    except BaseException:
+        if done.lines:
+            on = f"topics import {source} --skip {done.lines} (and the same options)"
+            complain(f"Done so far: {counted(done.lines, 'line')}. To go on: {on}")
+        raise
 
 
 @contextmanager
@@ -187,7 +177,10 @@ def _reading(source: str) -> Iterator[tuple[BinaryIO, int | None, Any]]:
         size = None if source == "-" else os.fstat(file.fileno()).st_size
         packed = file.peek(2)[:2] == GZIP_MAGIC
         content = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file, mode="rb")), 1 << 20) if packed else file
-        yield content, size, (lambda: 0) if size is None else file.tell
+        try:
+            yield content, size, (lambda: 0) if size is None else file.tell
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"{source}: {error}") from None
 
 
 def _chunks(file: BinaryIO, skip: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -6,11 +6,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
 import proto
-from supervisor.cli.terminal import (
-    JsonOption,
-    say,
-    tell,
-)
+from supervisor.cli.terminal import JsonOption, say, tell
 
 
 def installed() -> str:

@@ -149,7 +149,9 @@ def test_a_map_that_is_none_of_its_kind_ends_the_start(kind: Kind, fields: dict[
 
 
 def test_an_unknown_kind_of_no_topic_ends_the_start() -> None:
-    with pytest.raises(RecoveryError, match=f"frame kind {UNKNOWN} is not known"):
+    with pytest.raises(
+        RecoveryError, match=f"frame 1 of the log is of kind {UNKNOWN}, which this release does not know"
+    ):
         replay(Directory(), found(_raw(encode_map(UNKNOWN, 0, {}, 0, frame_no=1))))
 
 

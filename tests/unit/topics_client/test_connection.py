@@ -81,6 +81,17 @@ async def test_a_proxy_without_connection_is_unavailable(autojump_clock: trio.te
         assert (await client.state("t"))["head_seq"] == 2
 
 
+async def test_an_answer_is_returned_as_its_bytes_and_an_error_is_raised(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    text = b'{"n": 1.10}'
+    fake = Fake([error(503, "not_ready"), httpx.Response(200, content=text), error(404, "topic_not_found")])
+    async with fake.client() as client:
+        assert await client.connection.call("GET", "/v0/x", raw=True) == text
+        with pytest.raises(topics_client.TopicNotFound):
+            await client.connection.call("GET", "/v0/x", raw=True)
+
+
 async def test_a_delete_by_tag_is_never_done_twice(autojump_clock: trio.testing.MockClock) -> None:
     fake = Fake([httpx.ConnectError("refused"), httpx.ReadError("cut")])
     async with fake.client() as client:

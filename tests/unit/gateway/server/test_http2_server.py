@@ -13,12 +13,11 @@ import trio.testing
 from hpack import Encoder
 
 from gateway.server import http2_server
-from gateway.server.status_page import HTML
 from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import MAX_HEADER_COUNT
 from tests.support import http2 as raw
 from tests.support.gateway_stage import Script, Stage, echo, stage, until
-from tests.unit.gateway.server.test_hypercorn_bridge import Http2
+from tests.unit.gateway.server.test_hypercorn_bridge import HTML, Http2
 
 LARGE = 300_000
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
 
 import h2.config
 import h2.connection
@@ -11,9 +12,10 @@ import h2.events
 import pytest
 import trio.testing
 
-from gateway.server.status_page import HTML
 from proto.ipc.message import Message, Parked, Reply, Request
 from tests.support.gateway_stage import Script, Stage, echo, stage, until
+
+HTML = files("gateway.server").joinpath("status_page.html").read_text()
 
 
 @asynccontextmanager

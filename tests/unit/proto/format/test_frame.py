@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.format.columns import Columns, constant, plain
-from proto.format.frame import HEADER, FrameError, Kind, check, decode_batch, decode_map, encode_batch, encode_map
+from proto.format.frame import (
+    CHECKSUM,
+    HEADER,
+    FrameError,
+    Kind,
+    UnknownVersion,
+    check,
+    decode_batch,
+    decode_map,
+    encode_batch,
+    encode_map,
+)
 from tests.support.batches import batches, rows
 
 
@@ -66,3 +78,17 @@ def test_renumbering_changes_the_place_only() -> None:
     header = check(moved.head + moved.tail)
     assert (header.frame_no, header.synced_no) == (10, 8)
     assert rows(decode_batch(moved.head)) == rows(decode_batch(frame.head))
+
+
+def test_a_whole_frame_with_flags_of_a_later_release_is_unknown_and_a_damaged_one_is_damaged() -> None:
+    frame = encode_batch(Columns(1, 5, plain([b"1"])), 1, 1)
+    raw = bytearray(frame.head + frame.tail)
+    raw[6] |= 8
+    with pytest.raises(FrameError, match="checksum") as damaged:
+        check(raw)
+    assert not isinstance(damaged.value, UnknownVersion)
+    CHECKSUM.pack_into(raw, len(frame.head), xxhash.xxh3_64_intdigest(raw[: len(frame.head)]))
+    with pytest.raises(
+        UnknownVersion, match="frame flags 0b1000, this release knows 0b111: use the release that wrote"
+    ):
+        check(raw)

@@ -26,7 +26,7 @@ from proto.ipc.message import (
     pack,
     unpack,
 )
-from proto.ipc.operations import TABLE, Ping, StateGet
+from proto.ipc.operations import TABLE, Ping, Sampled, StateGet
 from proto.model.errors import ErrorCode, TopicsError
 
 pack_any = msgspec.msgpack.encode
@@ -96,6 +96,17 @@ def test_every_error_survives_the_wire(code: ErrorCode) -> None:
     assert back.error is not None
     assert (back.error.code, back.error.message, back.error.detail) == (code, "why", {"field": "x"})
     assert back.error.retry_after_ms == 7
+
+
+def test_a_reply_raises_its_error() -> None:
+    failed, plain = Reply(1, error=TopicsError(ErrorCode.NOT_READY, "why")), Reply(1, b"{}")
+    for raises in (failed.checked, failed.found):
+        with pytest.raises(TopicsError, match="why"):
+            raises()
+    assert plain.checked() is plain
+    assert Reply(1, extra=(found := Sampled(1, 2, 3, 4, (), ()))).found() is found
+    with pytest.raises(AssertionError):
+        plain.found()
 
 
 @pytest.mark.parametrize("message", [Parked(7), Cancel(8), Taken(2**40)])

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pyspark_topics import plan
-from pyspark_topics.lake import local
+from pyspark_topics.lake import layout, local
 from pyspark_topics.lake.layout import EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError
 from pyspark_topics.lake.local import Settings, Writer
 from tests.support.scene import Chance, Scene
@@ -201,7 +201,7 @@ def test_a_batch_holds_no_more_than_its_limits(scene: Scene, tmp_path: Path) -> 
 def test_small_files_are_joined_and_old_ones_removed(scene: Scene, tmp_path: Path) -> None:
     to = tmp_path / "lake"
     made = writer(scene, to, settings=Settings(compact_to=1 << 20, vacuum_after=0))
-    for number in range(local.COMPACT_EVERY):
+    for number in range(layout.COMPACT_EVERY):
         scene.shard.append("orders", number)
         made.batch()
     assert len(DeltaTable(to / EVENTS).file_uris()) == 1

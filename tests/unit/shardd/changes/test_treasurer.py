@@ -78,6 +78,17 @@ def test_a_want_is_refused_when_all_others_have_given_back_and_gets_what_is_left
     assert there.full[2] == (False, True)
 
 
+def test_what_a_shard_gives_back_while_it_wants_is_lacking_too() -> None:
+    there = council()
+    for index in (0, 2):
+        want = RoomWant(index, there.at[index], there.limits[index], Room(0, 151))
+        there.treasurer.wanted(want, there.now)
+    there.settle()  # the first makes the others give back, also the second, which had 50 for what it wants 151 more
+    assert there.limits[2].bytes >= 50 + 151
+    assert there.limits[2].topics <= 5, "it lacked no topics: it gets its part of what is free"
+    assert there.full[2] == (False, False)
+
+
 def test_it_is_known_for_a_while_that_nothing_is_left() -> None:
     there = council()
     there.want(2, 0, 600)

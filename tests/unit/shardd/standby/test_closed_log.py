@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,16 @@ def test_a_restore_that_died_is_made_again(holder: Shipped, tmp_path: Path) -> N
     assert not (standby.path / "topics").exists()
     assert standby.follow() is Result.DONE
     assert contents(standby.opened()) == contents(holder)
+
+
+def test_a_mark_of_a_later_release_is_refused_and_nothing_is_taken_for_whole(holder: Shipped, tmp_path: Path) -> None:
+    (tmp_path / "shard-00" / "topics").mkdir(parents=True)
+    mark = asdict(Mark(holder.store.url, "l", incomplete=True)) | {"since": 1}
+    (tmp_path / "shard-00" / "bucket.json").write_text(json.dumps(mark))
+    with pytest.raises(
+        Mismatch, match=r"bucket\.json has since, which this release does not know: use the release that wrote"
+    ):
+        Files(holder.store, tmp_path)
 
 
 async def test_a_machine_that_retention_has_passed_takes_over_from_a_manifest(holder: Shipped, tmp_path: Path) -> None:

@@ -156,3 +156,18 @@ def test_cuts_are_of_one_topic_or_of_all() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             parse_cuts(until, until_seq, 0)
+
+
+def test_a_backup_of_a_later_format_is_refused_and_one_with_a_damaged_mark_is_not(tmp_path: Path) -> None:
+    data, _ = backed_up(tmp_path)
+    (mark,) = (tmp_path / "backups").glob("*/backup.json")
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"format": 2}))
+    with pytest.raises(
+        BackupError, match=r"backup\.json has format 2, this release knows 1: use the release that wrote"
+    ):
+        run(tmp_path)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
+    mark.write_text("{")
+    run(tmp_path)
+    assert contents(tmp_path / "new" / "data") == contents(data)

@@ -24,6 +24,9 @@ from topics_client import Gap, Record, TopicDeleted
         (None, None, ["items.1=b"], True),
         (None, None, ["items.9=b"], False),
         (None, None, ["customer.id=42", "ok=false"], False),
+        (None, None, ["customer.id = 42"], True),
+        (None, None, ["customer.id == 42"], True),
+        (None, None, ["items.1= b"], False),
     ],
 )
 def test_a_record_is_chosen_by_all_conditions(tag: str | None, grep: str | None, where: list[str], taken: bool) -> None:

@@ -1,0 +1,119 @@
+"""Claims about the accounts that bars keep beside a history: each finds the error that it is for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.history.cuts import Cuts, Maker, Suffix
+from tests.history.jobs import ends
+from tests.support.histories import Story
+from topics_history import format as f
+
+MS = 1_000_000
+
+
+def jobs(tmp_path: Path, waiting: str = "", dead: str = "") -> Counter[str]:
+    """Jobs a to d were published and e perhaps; a was completed, and b perhaps."""
+    story = Story(t=f.Topic("queue"))
+    story.append("a b c d", 1)
+    story.append("e")
+    story.claim("1:a:x 2:b:y 3:c:z")
+    story.use(f.Ack, "1:x 3:z", skipped=(3,))
+    story.use(f.Ack, "2:y", outcome="unknown")
+    path = tmp_path / "history"
+    path.write_bytes(story.written())
+    return ends(path, "t", Counter(waiting.split()), Counter(dead.split()))
+
+
+def test_each_job_has_one_end(tmp_path: Path) -> None:
+    assert jobs(tmp_path, "c", "d") == {
+        "completed": 1,
+        "completed, as far as workers know": 1,
+        "waiting": 1,
+        "dead": 1,
+        "never published": 1,
+    }
+    assert jobs(tmp_path, "b c e", "d")["waiting"] == 3
+
+
+@pytest.mark.parametrize(
+    ("waiting", "dead", "error"),
+    [
+        ("c", "", "d was published, and has no end"),
+        ("c d", "d", "d has more than one end"),
+        ("a c d", "", "a has more than one end"),
+        ("c d d", "", "d has more than one end"),
+        ("c d", "f", "f was not published"),
+    ],
+)
+def test_a_job_that_is_lost_or_there_twice_is_found(tmp_path: Path, waiting: str, dead: str, error: str) -> None:
+    with pytest.raises(AssertionError, match=error):
+        jobs(tmp_path, waiting, dead)
+
+
+def writer(cuts: list[int], **acked: tuple[int, int, int]) -> Suffix:
+    found = Suffix(None, None, "w", 1, Cuts())  # type: ignore[arg-type]
+    found._cuts.times_ns = [each * MS for each in cuts]
+    found._acked = {int(seq[1:]): (number, start * MS, end * MS) for seq, (number, start, end) in acked.items()}
+    found._unsure = {9}
+    return found
+
+
+SENT = {"s1": (1, 10, 20), "s2": (2, 30, 40), "s3": (3, 50, 60), "s4": (4, 110, 120)}
+
+
+def test_a_cut_may_take_the_last_records_of_class_disk() -> None:
+    account = writer([100], **SENT)
+    account._compare({1: 1, 4: 4}, 1)
+    assert (account.lost, account.oldest_lost_ms) == (2, 60)
+    account._compare({1: 1, 4: 4, 5: 9}, 1)
+    assert account._highest == 5
+
+
+@pytest.mark.parametrize(
+    ("cuts", "found", "error"),
+    [
+        ([], {1: 1, 2: 2, 4: 4}, "lost without a cut"),
+        ([100], {1: 1, 2: 2, 3: 3}, "lost without a cut"),
+        ([100], {1: 1, 3: 3, 4: 4}, "stay"),
+        ([100], {1: 1, 2: 2, 3: 7, 4: 4}, "seq 3 is 7, and was 3"),
+        ([100], {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, "had been lost"),
+        ([5000], {1: 1}, "acknowledged 4960 ms before"),
+    ],
+)
+def test_any_other_loss_is_found(cuts: list[int], found: dict[int, int], error: str) -> None:
+    with pytest.raises(AssertionError, match=error):
+        writer(cuts, **SENT)._compare(found, len(cuts))
+
+
+def test_what_survived_a_cut_is_not_lost_at_the_next() -> None:
+    account = writer([100, 200], **SENT)
+    account._compare({1: 1, 2: 2, 3: 3, 4: 4}, 1)
+    with pytest.raises(AssertionError, match="had survived a cut"):
+        account._compare({1: 1, 2: 2}, 2)
+
+
+class Silent:
+    """A client that gets one status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def ask(self, *_: Any) -> Any:
+        return self
+
+
+@pytest.mark.parametrize(("there", "status", "right"), [(True, 404, False), (False, 200, False), (None, 200, True)])
+def test_a_topic_that_a_cut_brings_back_or_takes_is_found(there: bool | None, status: int, right: bool) -> None:
+    maker = Maker(None, None, "m", 1, Cuts())  # type: ignore[arg-type]
+    maker.client, maker.there = Silent(status), {"t": there}  # type: ignore[assignment]
+    if right:
+        maker.look("t")
+        assert maker.there == {"t": True}
+        return
+    with pytest.raises(AssertionError, match="a cut undid it"):
+        maker.look("t")

@@ -1,0 +1,119 @@
+"""The mutants: each an error that a product of this kind has had, and the bar that must find it.
+
+An edit replaces one text that a file of the product has once. A change of the product that removes the text has to
+move the mutant with it: `tests/unit/test_mutants.py` says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "proto", "shardd", "supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    path: str
+    old: str
+    new: str
+
+    def applied(self, source: str) -> str:
+        count = source.count(self.old)
+        assert count == 1, f"{self.path} has the text of a mutant {count} times:\n{self.old}"
+        return source.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    bar: int
+    edits: tuple[Edit, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "a write is answered before its sync",
+        3,
+        (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
+    ),
+    Mutant(
+        "a deletion takes one record more",
+        1,
+        (Edit("shardd/topic/records.py", "else min(bound, before_seq)\n", "else min(bound, before_seq + 1)\n"),),
+    ),
+    Mutant(
+        "an ack needs no lease",
+        6,
+        (
+            Edit(
+                "shardd/topic/job_table.py",
+                "        if job is None or job.state not in _ACK or not job.node or job.node != node:\n"
+                "            return None\n        return job if token in (None, job.token) else None\n",
+                "        return None if job is None or job.state not in _ACK else job\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "idempotency keys are forgotten at a restart",
+        7,
+        (
+            Edit("shardd/recovery/replay.py", "    elif columns.key:\n", "    elif False:\n"),
+            Edit(
+                "shardd/checkpoint/snapshot.py", "lambda topic, keys: topic.keys.load(keys)", "lambda topic, keys: None"
+            ),
+        ),
+    ),
+    Mutant(
+        "a stream skips records when it becomes live",
+        1,
+        (
+            Edit("gateway/streams/topic_feed.py", " or feed.seq > member.seq:\n", ":\n"),
+            Edit(
+                "gateway/streams/subscription.py",
+                "        if batch.from_seq != self.seq:\n            if batch.to_seq > self.seq:\n"
+                "                self._leave()\n                self.stream.behind(self)\n            return\n",
+                "        if batch.to_seq <= self.seq:\n            return\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a tombstone is one seq short",
+        1,
+        (
+            Edit(
+                "shardd/delivery/diff.py",
+                "gap_from, gap_to = from_seq + 1, earliest - 1\n",
+                "gap_from, gap_to = from_seq + 1, earliest - 2\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a cursor goes back",
+        1,
+        (
+            Edit(
+                "shardd/frames.py",
+                "moved(current, self.seq, self.force, self.ts,",
+                "moved(current, self.seq, True, self.ts,",
+            ),
+        ),
+    ),
+    Mutant(
+        "the wall clock is trusted",
+        12,
+        (Edit("shardd/clock.py", "CONFIRM_S = 300.0\n", "CONFIRM_S = 0.0\n"),),
+    ),
+)
+
+
+def made(mutant: Mutant, directory: Path) -> Path:
+    """Copy the packages of the service into a directory, with the error in them."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for edit in mutant.edits:
+        path = directory / edit.path
+        path.write_text(edit.applied(path.read_text()))
+    return directory

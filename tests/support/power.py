@@ -1,0 +1,300 @@
+"""Power cuts: a service whose calls on its files are traced (`power/trace.c`), and the files that a cut leaves.
+
+A cut is SIGKILL of all processes, and then a data directory with what a device may have at that moment. Durable is
+what a sync covered, by the contract of `shardd.storage.disk`:
+
+    bytes and size of a file     a sync of it that began after the write, and ended
+    a name in a directory        a sync of the directory that began after the name was made, changed or removed
+
+The rest is pending, and survives by the mode of the cut:
+
+    drop       nothing of it
+    keep       all of it
+    tear       of each file and directory what came first; the last write in part, and perhaps zeros after it
+    reorder    of each file any of the writes, in whole sectors, and zeros for the others; of each name any first part
+               of its changes
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from tests.support.programs import tool
+from tests.support.service import Service
+
+HEAD = struct.Struct("<4sIQQQIIQ")
+assert HEAD.size == 48
+CREATE, WRITE, SIZE, RENAME, UNLINK, MKDIR, RMDIR, SYNC, SYNCED = range(1, 10)
+MODES = ("drop", "keep", "tear", "reorder")
+SECTOR = 512
+_FOLDER = Path(__file__).parent / "power"
+
+
+class Record(NamedTuple):
+    op: int
+    time_ns: int
+    inode: int
+    offset: int
+    one: str
+    two: str
+    data: bytes
+
+
+def records(path: Path) -> Iterator[Record]:
+    """The records of a trace. A kill may have ended it within the last one."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        at = 0
+        while at + HEAD.size <= len(view):
+            magic, op, time_ns, inode, offset, one, two, length = HEAD.unpack_from(view, at)
+            assert magic == b"TPPW", f"{path}, offset {at}: records are mixed"
+            paths = at + HEAD.size
+            data = paths + one + two
+            at = data + length
+            if at > len(view):
+                return
+            names = view[paths : paths + one].decode(), view[paths + one : data].decode()
+            yield Record(op, time_ns, inode, offset, *names, view[data:at])
+
+
+@dataclass(eq=False, slots=True)
+class File:
+    """Pending are writes, (offset, bytes), and sizes, (size, None), after the first `applied` ones."""
+
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    applied: int = 0
+
+    def sync(self, upto: int) -> None:
+        count = max(upto - self.applied, 0)
+        for each in self.pending[:count]:
+            _apply(self.durable, *each)
+        del self.pending[:count]
+        self.applied += count
+
+    def survivor(self, mode: str, rng: Random) -> bytes:
+        content = bytearray(self.durable)
+        if mode == "drop":
+            return bytes(content)
+        if mode == "reorder":
+            for at, data in self.pending:
+                if data is None:
+                    if rng.random() < 0.5:
+                        _apply(content, at, None)
+                    continue
+                for begin in range(0, len(data), SECTOR):
+                    if rng.random() < 0.7:
+                        _apply(content, at + begin, data[begin : begin + SECTOR])
+            return bytes(content)
+        kept = len(self.pending) if mode == "keep" else rng.randint(0, len(self.pending))
+        for each in self.pending[:kept]:
+            _apply(content, *each)
+        if kept < len(self.pending):
+            at, data = self.pending[kept]
+            if data is not None:
+                part = rng.randint(0, len(data))
+                _apply(content, at, data[:part] + bytes(rng.choice((0, len(data) - part))))
+        return bytes(content)
+
+
+def _apply(content: bytearray, at: int, data: bytes | None) -> None:
+    if data is None:
+        del content[at:]
+    if len(content) < at:
+        content += bytes(at - len(content))
+    if data is not None:
+        content[at : at + len(data)] = data
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """`now` has the names as the process sees them. Each pending change is of one name, or of two that a rename within
+    the directory changes together."""
+
+    now: dict[str, Any] = field(default_factory=dict)
+    durable: dict[str, Any] = field(default_factory=dict)
+    pending: list[dict[str, Any]] = field(default_factory=list)
+    applied: int = 0
+
+    def change(self, **names: Any) -> None:
+        """Give names to files or folders; None removes a name."""
+        _rename(self.now, names)
+        self.pending.append(names)
+
+    def sync(self, upto: int) -> None:
+        count = max(upto - self.applied, 0)
+        for each in self.pending[:count]:
+            _rename(self.durable, each)
+        del self.pending[:count]
+        self.applied += count
+
+    def survivors(self, mode: str, rng: Random) -> dict[str, Any]:
+        names = dict(self.durable)
+        kept = len(self.pending) if mode in ("keep", "reorder") else 0
+        if mode == "tear":
+            kept = rng.randint(0, len(self.pending))
+        lost: set[str] = set()
+        for each in self.pending[:kept]:
+            if mode == "reorder" and (rng.random() < 0.3 or not lost.isdisjoint(each)):
+                lost.update(each)
+            else:
+                _rename(names, each)
+        return names
+
+
+def _rename(names: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, node in changes.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class Device:
+    """The files below a directory, as far as they are durable, and what is pending."""
+
+    def __init__(self, root: Path) -> None:
+        """All that `root` has is durable."""
+        self.root = root
+        self._files: dict[int, File] = {}
+        self.top = self._scanned(root) if root.is_dir() else Folder()
+        self._begun: dict[int, tuple[File | Folder, int, int]] = {}
+        self.slowest_sync_ns = 0
+
+    def _scanned(self, path: Path) -> Folder:
+        folder = Folder()
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                folder.now[entry.name] = self._scanned(path / entry.name)
+            else:
+                file = File(bytearray((path / entry.name).read_bytes()))
+                folder.now[entry.name] = self._files[entry.inode()] = file
+        folder.durable = dict(folder.now)
+        return folder
+
+    def _folder(self, path: Path) -> Folder:
+        found = self.top
+        for part in path.relative_to(self.root).parts:
+            found = found.now[part]
+        return found
+
+    def play(self, trace: Path) -> None:
+        for record in records(trace):
+            self._take(record)
+
+    def _take(self, record: Record) -> None:
+        op, path = record.op, Path(record.one)
+        if op in (SYNC, SYNCED):
+            self._take_sync(record)
+        elif op == WRITE:
+            self._files[record.inode].pending.append((record.offset, record.data))
+        elif op == SIZE:
+            self._files[record.inode].pending.append((record.offset, None))
+        elif path == self.root:
+            assert op == MKDIR, "the data directory itself was moved"
+        elif op == CREATE:
+            file = self._files[record.inode] = File()
+            self._folder(path.parent).change(**{path.name: file})
+        elif op == MKDIR:
+            self._folder(path.parent).change(**{path.name: Folder()})
+        elif op == RENAME:
+            source, target = self._folder(path.parent), self._folder(Path(record.two).parent)
+            moved, name = source.now[path.name], Path(record.two).name
+            if source is target:
+                source.change(**{path.name: None, name: moved})
+            else:
+                target.change(**{name: moved})
+                source.change(**{path.name: None})
+        else:
+            self._folder(path.parent).change(**{path.name: None})
+
+    def _take_sync(self, record: Record) -> None:
+        if record.op == SYNC:
+            if record.one and not Path(record.one).is_relative_to(self.root):
+                return
+            node = self._folder(Path(record.one)) if record.one else self._files[record.inode]
+            self._begun[record.offset] = node, node.applied + len(node.pending), record.time_ns
+        elif (begun := self._begun.pop(record.offset, None)) is not None:
+            node, upto, since_ns = begun
+            node.sync(upto)
+            self.slowest_sync_ns = max(self.slowest_sync_ns, record.time_ns - since_ns)
+
+    def write(self, target: Path, mode: str, rng: Random) -> None:
+        """Make a directory with what survives a cut now."""
+        target.mkdir(mode=0o700)
+        self._write(self.top, target, mode, rng)
+
+    def _write(self, folder: Folder, target: Path, mode: str, rng: Random) -> None:
+        for name, node in folder.survivors(mode, rng).items():
+            if isinstance(node, Folder):
+                (target / name).mkdir(mode=0o700)
+                self._write(node, target / name, mode, rng)
+            else:
+                (target / name).write_bytes(node.survivor(mode, rng))
+                (target / name).chmod(0o600)
+
+
+def built(directory: Path) -> Path:
+    """The library, made by the C compiler of this machine. A test without one is left out."""
+    library = directory / "trace.so"
+    options = ["-shared", "-fPIC", "-O2", "-U_FORTIFY_SOURCE"]
+    command = [tool("gcc", "cc"), *options, "-o", str(library), str(_FOLDER / "trace.c"), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+class Power:
+    """The power of one service, whose directory is `directory`. `environment` is for the service."""
+
+    def __init__(self, directory: Path, rng: Random) -> None:
+        self._rng = rng
+        self._trace, self._boot = directory / "trace", directory / "boot_id"
+        self._root = directory / "data"
+        self._device = Device(self._root)
+        self._boots = 0
+        self.slowest_sync_ns = 0
+        self.modes = dict.fromkeys(MODES, 0)
+        self.environment = {
+            "PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPOWER_LIBRARY": str(built(directory)),
+            "PYTHONPOWER_ROOT": str(self._root),
+            "PYTHONPOWER_TRACE": str(self._trace),
+            "PYTHONPOWER_BOOT": str(self._boot),
+        }
+        self._next_boot()
+
+    def _next_boot(self) -> None:
+        self._boots += 1
+        self._boot.write_text(f"boot {self._boots}\n")
+        self._trace.unlink(missing_ok=True)
+
+    def cut(self, service: Service) -> int:
+        """Kill all processes and leave what survives. Returns the moment, of `time.monotonic_ns`. The caller starts
+        the service."""
+        service.kill_group()
+        killed_ns = time.monotonic_ns()
+        mode = self._rng.choice(MODES)
+        self.modes[mode] += 1
+        self._device.play(self._trace)
+        shutil.rmtree(self._root)
+        self._device.write(self._root, mode, self._rng)
+        self.slowest_sync_ns = max(self.slowest_sync_ns, self._device.slowest_sync_ns)
+        self._device = Device(self._root)
+        self._next_boot()
+        return killed_ns
+
+    def figures(self) -> str:
+        modes = ", ".join(f"{count} {mode}" for mode, count in self.modes.items())
+        return f"{modes}; slowest sync {self.slowest_sync_ns / 1e6:.0f} ms"
