@@ -4,7 +4,8 @@ Each tick the watchdog sends `Ping` to every child, which answers from its event
 
     a child serves, and is silent for TOPICS_HANG_TIMEOUT_MS            it is killed, and restarted as after a crash
     a child starts (reads its log), and is silent 30 times as long      the same; progress messages count as answers
-    a child stops, or hands its work over                               not watched here: each step has a deadline
+    a gateway retires, and is silent for TOPICS_HANG_TIMEOUT_MS         it is killed; its successor is started
+    a child stops                                                       not watched here: each step has a deadline
 
 Silence is counted in the supervisor's own ticks, each of which counts at most twice its length. A pause of the machine,
 of its container or of the supervisor therefore does not count as silence, and children have time to answer after it.
@@ -32,9 +33,7 @@ PID_VARIABLE = "WATCHDOG_PID"
 LONGEST_TICK_S = 1.0
 START_FACTOR = 30
 """How many times longer a starting child may be silent, because it reads a catalog without yielding."""
-_WATCHED = (ChildState.STARTING, ChildState.SERVING)
-_ASKED = (*_WATCHED, ChildState.LEAVING)
-"""Its answers have figures."""
+_WATCHED = (ChildState.STARTING, ChildState.SERVING, ChildState.LEAVING)
 
 
 def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
@@ -83,7 +82,7 @@ class Watchdog:
         """Send pings to a child until cancelled. A task for each child, because one that does not read blocks its
         sender."""
         while True:
-            if child.state in _ASKED:
+            if child.state in _WATCHED:
                 await child.tell(Ping())
             await trio.sleep(self._tick_s)
 
@@ -95,7 +94,7 @@ class Watchdog:
                 self._silence[child.name] = 0.0
                 continue
             silence = self._silence[child.name] = self._silence[child.name] + counted
-            factor = 1 if child.state is ChildState.SERVING else START_FACTOR
+            factor = START_FACTOR if child.state is ChildState.STARTING else 1
             if self._hang_s is not None and silence >= self._hang_s * factor:
                 self._log.error("child_hung", child=child.name, silent_s=round(silence, 1), action="killed")
                 self._silence[child.name] = 0.0

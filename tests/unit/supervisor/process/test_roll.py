@@ -129,6 +129,16 @@ async def test_a_gateway_that_dies_while_it_retires_is_simply_replaced(stage: St
         await eventually(lambda: state(stage) == [1, "done", ""])
 
 
+async def test_a_gateway_that_hangs_while_it_retires_is_killed_as_any_other(stage: Stage) -> None:
+    async with running(stage, stage.service(gateway="keeps:gateway-1", gateways=2, hang_timeout_ms=2000)):
+        pid = gateways(stage)["gateway-1"]["pid"]
+        signal_self(signal.SIGUSR2)
+        await eventually(lambda: gateways(stage)["gateway-1"]["state"] == "leaving")
+        os.kill(pid, signal.SIGSTOP)
+        await eventually(lambda: gateways(stage)["gateway-1"]["incarnation"] == 2)
+        await eventually(lambda: state(stage) == [1, "done", ""])
+
+
 @pytest.mark.parametrize("order", ["gateway-1", "gateway-spare"])
 async def test_a_stop_meanwhile_drains_all_and_leaves_no_process(stage: Stage, order: str) -> None:
     behaviour = "keeps:gateway-1" if order == "gateway-1" else "keeps:gateway-2"
