@@ -104,9 +104,9 @@ class Child:
         changed: Callable[[Child], None],
         log: Any,
         restart_limit: int,
-        vital: bool = True,
+        vital: Callable[[], bool],
     ) -> None:
-        """`vital`: the service ends if the child cannot be started; otherwise the child is held and retried."""
+        """`vital`: whether the service ends if the child cannot be started; otherwise the child is held and retried."""
         self.name = name
         self.state = ChildState.IDLE
         self.incarnation = 0
@@ -236,7 +236,7 @@ class Child:
                 elif not holds or self.in_hand:
                     await self._pause(verdict.delay_s)
                     continue
-                if self._vital:
+                if self._vital():
                     self._apply(ChildEvent.GIVE_UP)
                     return
                 pause = restart.hold_s(holds)

@@ -2,7 +2,7 @@
 
 All gateways accept connections from the same listening sockets, which the supervisor holds. None of them is vital while
 there are several: one that dies is started again, and the others take the connections meanwhile. The service ends if
-none can be started. A single gateway is vital.
+none can be started. A single gateway is vital, except while a spare serves beside it.
 
 Several gateways share a page (`proto.ipc.gateway_page`). The supervisor makes it before the first of them starts, and
 clears the row of each that has died.
@@ -44,7 +44,7 @@ CONFIRM_S = 30.0
 
 
 class MakeChild(Protocol):
-    def __call__(self, name: str, prepare: Callable[[int], Launch], *, vital: bool) -> Child: ...
+    def __call__(self, name: str, prepare: Callable[[int], Launch], *, vital: Callable[[], bool]) -> Child: ...
 
 
 class Gateways:
@@ -80,7 +80,7 @@ class Gateways:
         self._spare: Child | None = None
         """The last one that was made."""
         names = ["gateway"] if number == 1 else [f"gateway-{index}" for index in range(number)]
-        self._all = [make(name, partial(self._launch, index), vital=number == 1) for index, name in enumerate(names)]
+        self._all = [make(name, partial(self._launch, index), vital=self._alone) for index, name in enumerate(names)]
 
     def __iter__(self) -> Iterator[Child]:
         """All of them, and the spare while there is one."""
@@ -98,7 +98,7 @@ class Gateways:
 
     def make_spare(self) -> Child:
         """A gateway beside the others. Its incarnations continue those of the spares before."""
-        spare = self._make(SPARE_NAME, partial(self._launch, len(self._all)), vital=False)
+        spare = self._make(SPARE_NAME, partial(self._launch, len(self._all)), vital=self._alone)
         if self._spare is not None:
             spare.incarnation = self._spare.incarnation
             spare.first_living = self._spare.first_living
@@ -129,6 +129,10 @@ class Gateways:
 
     # -- what is known of them
 
+    def _alone(self) -> bool:
+        """Whether there is one gateway, and no spare."""
+        return len([*self]) == 1
+
     def askers(self) -> dict[str, int]:
         """As `proto.ipc.control.Askers`, of the gateways."""
         living = {askers.gateway(index): child.first_living for index, child in enumerate(self._all)}
@@ -151,8 +155,8 @@ class Gateways:
 
     @property
     def hopeless(self) -> bool:
-        """Whether none of several can be started."""
-        return self.several and all(child.held for child in self._all)
+        """Whether none of several can be started, the spare included."""
+        return all(child.held for child in self)
 
     def changed(self, child: Child) -> None:
         """A gateway has changed. Of one without a process, nothing counts any more."""

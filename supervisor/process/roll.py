@@ -10,7 +10,8 @@ that it has, and ends each after a response that says so.
 
     what happens meanwhile            then
     the spare is not ready in time    nothing was replaced; the spare ends
-    a successor is not ready in time  the others stay as they are; the spare ends once another gateway serves
+    a successor is not ready in time  the others stay as they are; the spare ends once another gateway serves. The
+                                      service ends if neither can be started
     a gateway dies, or hangs          it is started again, as always; of the one that retires, this is its end
     the service is to stop            all gateways drain and stop at once, the spare too
     the supervisor dies               as always: all processes end

@@ -129,7 +129,12 @@ class Service:
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
         def child(
-            module: str, more: Mapping[str, str], name: str, prepare: Callable[[int], Launch], *, vital: bool = False
+            module: str,
+            more: Mapping[str, str],
+            name: str,
+            prepare: Callable[[int], Launch],
+            *,
+            vital: Callable[[], bool] = lambda: False,
         ) -> Child:
             limit, start = settings.restart_limit, partial(self._forks.fork, module)
             made = Child(name, start, {**environment, **more}, prepare, self._changed, self._log, limit, vital)

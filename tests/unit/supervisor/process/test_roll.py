@@ -119,6 +119,28 @@ async def test_the_spare_stays_until_another_gateway_serves(stage: Stage, monkey
         assert list(gateways(stage)) == ["gateway"]
 
 
+@pytest.mark.parametrize("spare_dies", [False, True])
+async def test_a_single_gateway_that_cannot_start_again_is_retried_while_the_spare_serves(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, spare_dies: bool
+) -> None:
+    monkeypatch.setattr("supervisor.process.restart.FIRST_HOLD_S", 0.2)
+    async with running(stage, stage.service(gateway="keeps:gateway-0", gateways=1)) as statuses:
+        signal_self(signal.SIGUSR2)
+        await eventually(lambda: gateways(stage)["gateway"]["state"] == "leaving")
+        stage.forks.behaviours[GATEWAY] = "fail"
+        os.kill(gateways(stage)["gateway"]["pid"], signal.SIGKILL)
+        await eventually(lambda: gateways(stage)["gateway"]["incarnation"] > 2)
+        assert (stage.status()["ready"], state(stage)[1]) == (True, "rolling")
+        if spare_dies:
+            os.kill(gateways(stage)["gateway-spare"]["pid"], signal.SIGKILL)
+            await eventually(lambda: statuses)
+        else:
+            stage.forks.behaviours[GATEWAY] = "good"
+            await eventually(lambda: state(stage) == [1, "done", ""])
+            assert not statuses
+    assert statuses == [3 if spare_dies else 0]
+
+
 async def test_a_gateway_that_dies_while_it_retires_is_simply_replaced(stage: Stage) -> None:
     async with running(stage, stage.service(gateway="keeps:gateway-1", gateways=2)):
         pid = gateways(stage)["gateway-1"]["pid"]
