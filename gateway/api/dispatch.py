@@ -67,7 +67,7 @@ class Api:
     ) -> None:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
-        self.live = Live(shards, limits, keyring, budget)
+        self.live = Live(shards, limits, keyring, budget, several_gateways=row is not None)
         self.work = Work(shards, limits, keyring)
         self.outcomes = Outcomes()
         self.recognition = Recognition(self.origins, keyring)
