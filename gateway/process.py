@@ -287,23 +287,27 @@ async def serve(link: ControlLink) -> None:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         gateway.shards.update(start.states)
-        if start.others_serve:
-            with trio.move_on_after(PATIENT_S):
-                await gateway.shards.complete.wait()
-        await nursery.start(gateway.accept, listener, walrus, rog)
-        nursery.start_soon(gateway.tidy)
-        service = gateway.api.service
-        if start.gateways > 1:
-            await nursery.start(service.colleagues.run, link.send)
-            nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
-        nursery.start_soon(service.history.run)
-        nursery.start_soon(gateway.expire_keys)
-        if tracing.wanted(os.environ):
-            nursery.start_soon(gateway.begin_tracing)
-        calm(OLD_SEARCHES)
-        await link.send(Ready())
-        nursery.start_soon(_tell_complete, gateway, link)
-        _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
+
+        async def begin() -> None:
+            if start.others_serve:
+                with trio.move_on_after(PATIENT_S):
+                    await gateway.shards.complete.wait()
+            await nursery.start(gateway.accept, listener, walrus, rog)
+            nursery.start_soon(gateway.tidy)
+            service = gateway.api.service
+            if start.gateways > 1:
+                await nursery.start(service.colleagues.run, link.send)
+                nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
+            nursery.start_soon(service.history.run)
+            nursery.start_soon(gateway.expire_keys)
+            if tracing.wanted(os.environ):
+                nursery.start_soon(gateway.begin_tracing)
+            calm(OLD_SEARCHES)
+            await link.send(Ready())
+            nursery.start_soon(_tell_complete, gateway, link)
+            _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
+
+        nursery.start_soon(begin)  # while it waits, it has to hear of the shards, and of a stop
         await _follow(gateway, link, nursery)
         # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
         overdue = threading.Timer(STOP_S, os._exit, (0,))
