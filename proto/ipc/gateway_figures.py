@@ -6,7 +6,8 @@
 
 The gateway that is scraped shows the figures that it has sent with its question, plus those of the answer. So the
 supervisor knows every number that was ever shown, and no counter falls: neither when the next scrape reaches another
-gateway, nor when one dies. What a gateway counts after its last message and before its death is lost.
+gateway, nor when one dies. What a gateway counts after its last message and before its death is lost. Only while the
+supervisor does not answer, a scrape may show less than one of another gateway before it.
 """
 
 from __future__ import annotations
