@@ -20,7 +20,7 @@ from gateway.observe.history import Recorder
 from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from gateway.streams import asyncapi
-from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures, served, together
+from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures, served
 from proto.model.limits import Limits
 from proto.process.faults import faults
 
@@ -48,7 +48,7 @@ class Service:
         self._outcomes = outcomes
         self._streams = streams
         self._probe_auth = probe_auth
-        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
+        self._scraper = metrics.Scraper(shards, self.colleagues, limits.metrics_max_topics)
         self.handlers: dict[str, Handler] = {
             "health": self._health,
             "ready": self._ready,
@@ -83,7 +83,7 @@ class Service:
     async def _metrics(self, plan: Plan, body: bytes, request: Request) -> Response:
         from gateway.observe import families  # loads prometheus_client, which no other request needs
 
-        stats = await self._scraper.stats(plan.key)
+        stats, gateways = await self._scraper.scrape(plan.key)
         shards = self._shards
         snapshot = metrics.Snapshot(
             phases=[state.phase for state in shards.states],
@@ -93,7 +93,7 @@ class Service:
             counters=shards.counters,
             shard_stats=stats,
             draining=self._flight.draining,
-            gateways=together(await self.colleagues.ask()),
+            gateways=gateways,
             several_gateways=self.colleagues.several,
             max_topics=self._limits.metrics_max_topics,
             incarnations=[state.incarnation for state in shards.states],

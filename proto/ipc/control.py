@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from proto.errors import ProtoError
+from proto.ipc.figures import ShardFigures
 from proto.ipc.gateway_figures import GatewayFigures
 from proto.model.keys import Key
 from proto.model.limits import Limits
@@ -199,6 +200,10 @@ class FiguresWanted(Struct, frozen=True, tag=True):
 
     number: int
     figures: GatewayFigures
+    shards: dict[int, ShardFigures] = {}
+    """What shards have answered to a scrape, without rows."""
+    missing: list[int] = []
+    """The shards that have not answered to it."""
 
 
 class OtherFigures(Struct, frozen=True, tag=True):
@@ -206,6 +211,8 @@ class OtherFigures(Struct, frozen=True, tag=True):
 
     number: int
     figures: GatewayFigures
+    shards: dict[int, ShardFigures] = {}
+    """What each of the missing shards has answered last, to any gateway."""
 
 
 class Suspected(Struct, frozen=True, tag=True):

@@ -1,13 +1,16 @@
 """The figures of gateways: what each counts, and their sums. A scrape of any gateway shows those of all.
 
     gateway → supervisor    Pong(figures), about once a second
-    gateway → supervisor    FiguresWanted(number, figures) at each scrape
-    supervisor → gateway    OtherFigures(number, figures): the others, and what gateways that have died had counted
+    gateway → supervisor    FiguresWanted(number, figures, …) at each scrape
+    supervisor → gateway    OtherFigures(number, figures, …): the others, and what gateways that have died had counted
 
 The gateway that is scraped shows the figures that it has sent with its question, plus those of the answer. So the
 supervisor knows every number that was ever shown, and no counter falls: neither when the next scrape reaches another
 gateway, nor when one dies. What a gateway counts after its last message and before its death is lost. Only while the
 supervisor does not answer, a scrape may show less than one of another gateway before it.
+
+A shard that is away counts with what it answered last, whichever gateway had asked: the question has what the shards
+answered, without rows, and names those that did not answer; the answer has the latest figures of these.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from proto.ipc.figures import ShardFigures
 
 
 class ProtocolFigures(Struct, frozen=True, array_like=True):
@@ -94,6 +99,8 @@ class Accounts:
     def __init__(self) -> None:
         self._latest: dict[str, GatewayFigures] = {}
         self._ended = GatewayFigures()
+        self.shards: dict[int, ShardFigures] = {}
+        """What each shard has answered last."""
 
     def report(self, name: str, figures: GatewayFigures) -> None:
         self._latest[name] = figures

@@ -70,7 +70,7 @@ class Gateways:
         self._confirmed: dict[str, int] = {}
         """The last reload that each gateway has confirmed, by name."""
         self._accounts = Accounts()
-        self._asked: dict[str, int] = {}
+        self._asked: dict[str, FiguresWanted] = {}
         """The question that each gateway waits for an answer to, by name."""
         self._suspected: dict[str, list[Suspected]] = {}
         """What each gateway has not been told yet, by name."""
@@ -179,7 +179,9 @@ class Gateways:
                     self._accounts.report(child.name, message.figures)
             case FiguresWanted():
                 self._accounts.report(child.name, message.figures)
-                self._asked[child.name] = message.number
+                self._accounts.shards |= message.shards
+                earlier = self._asked.get(child.name, message)
+                self._asked[child.name] = replace(message, missing=[*{*earlier.missing, *message.missing}])
                 self._renew()
             case Suspected():
                 for other in self:
@@ -224,9 +226,11 @@ class Gateways:
         while True:
             for suspected in self._suspected.pop(child.name, ()):
                 await child.tell(suspected)
-            if (number := self._asked.pop(child.name, None)) is not None:
+            if (asked := self._asked.pop(child.name, None)) is not None:
                 deaths = sum(each.deaths for each in self._all)
-                await child.tell(OtherFigures(number, self._accounts.others(child.name, deaths)))
+                others, known = self._accounts.others(child.name, deaths), self._accounts.shards
+                shards = {index: known[index] for index in asked.missing if index in known}
+                await child.tell(OtherFigures(asked.number, others, shards))
             elif child.name not in self._suspected:
                 await self._news.wait()
 

@@ -7,6 +7,7 @@ import trio.testing
 
 from gateway.observe.colleagues import Colleagues
 from proto.ipc.control import FiguresWanted, OtherFigures
+from proto.ipc.figures import ShardFigures
 from proto.ipc.gateway_figures import GatewayFigures
 
 
@@ -65,6 +66,29 @@ async def test_scrapes_at_once_are_all_answered() -> None:
                 scrapes.start_soon(scrape)
         assert found == [(1, 0)] * 5
         assert len(supervisor.asked) < 5, "one question for those that come together"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_shards_answered_and_which_did_not_stands_in_the_question_that_is_sent() -> None:
+    supervisor = Supervisor()
+    supervisor.others = None
+    colleagues = supervisor.colleagues
+    async with trio.open_nursery() as nursery:
+        await nursery.start(colleagues.run, supervisor.send)
+        async with trio.open_nursery() as scrapes:
+            scrapes.start_soon(colleagues.ask, {0: ShardFigures(topics=1)}, [1])
+            scrapes.start_soon(colleagues.ask, {3: ShardFigures(topics=2)}, [2])
+            await trio.testing.wait_all_tasks_blocked()
+            scrapes.cancel_scope.cancel()
+        (question,) = supervisor.asked
+        assert (question.number, {*question.missing}) == (2, {1, 2})
+        assert question.shards == {0: ShardFigures(topics=1), 3: ShardFigures(topics=2)}
+        colleagues.heard(OtherFigures(2, GatewayFigures(), {1: ShardFigures(topics=5)}))
+        colleagues.heard(OtherFigures(3, GatewayFigures()))
+        assert colleagues.shards == {1: ShardFigures(topics=5)}, "for a scrape that has not looked yet"
+        await colleagues.ask()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (supervisor.asked[-1].number, supervisor.asked[-1].shards, supervisor.asked[-1].missing) == (3, {}, [])
         nursery.cancel_scope.cancel()
 
 

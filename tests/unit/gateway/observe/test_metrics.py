@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.metrics import as_json
 from proto.ipc.control import FiguresWanted, OtherFigures
-from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
+from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import Stats
 from proto.model.keys import Scope
@@ -151,6 +151,35 @@ async def test_a_shard_that_is_down_counts_with_what_it_last_said() -> None:
         assert after["topics_recovery_progress", ()] == 0.5
         assert after["topics_shard_up", (("shard", "1"),)] == 0
         assert after["topics_shard_phase", (("phase", "down"), ("shard", "1"))] == 1
+
+
+async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
+    """One of them has never asked it."""
+    accounts = Accounts()
+
+    async def begin(name: str, there: Stage) -> None:
+        say(there, Status(2, 7, 70))
+        colleagues = there.gateway.api.service.colleagues
+
+        async def answer(question: FiguresWanted) -> None:
+            accounts.report(name, question.figures)
+            accounts.shards |= question.shards
+            known = {index: accounts.shards[index] for index in question.missing}
+            colleagues.heard(OtherFigures(question.number, accounts.others(name, 0), known))
+
+        await there.nursery.start(colleagues.run, answer)
+
+    async with stage(stats, shards=2) as one, stage(stats, shards=2) as two, one.client() as first:
+        await begin("one", one)
+        await begin("two", two)
+        before = samples((await first.ask("GET", "/v0/metrics")).raw)
+        async with two.client() as second:
+            for there, client in ((two, second), (one, first)):
+                there.lose_shard(1)
+                after = samples((await client.ask("GET", "/v0/metrics")).raw)
+                for name in ("topics_records_written_total", "topics_wal_frames_total"):
+                    assert after[name, ()] == before[name, ()] > 0
+        assert all(not figures.per_topic for figures in accounts.shards.values())
 
 
 async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:

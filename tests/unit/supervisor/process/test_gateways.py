@@ -14,7 +14,9 @@ import pytest
 import structlog
 import trio
 
-from proto.ipc.control import Suspected
+from proto.ipc.control import FiguresWanted, Suspected
+from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures
 from proto.ipc.gateway_page import Column, Row
 from supervisor.config.keys import Keys, read_file
 from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
@@ -173,6 +175,24 @@ async def test_a_reload_ends_when_all_gateways_have_confirmed_their_keys(stage: 
     assert [told(stage, name, "Keys")[0]["places"] for name in NAMES[:2]] == [[1, 2]] * 2
     first, second = told(stage, "gateway-2", "Start")
     assert (first["places"], second["places"]) == ([0], [1, 2])
+
+
+async def test_what_a_shard_answered_one_gateway_is_told_to_another_that_misses_it(stage: Stage) -> None:
+    service = stage.service(gateways=2)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, service, [])
+            await stage.ready.wait()
+            one, two = service._gateways.lasting
+            service._gateways.heard(one, FiguresWanted(1, GatewayFigures(), {1: ShardFigures(records_written=5)}))
+            service._gateways.heard(two, FiguresWanted(1, GatewayFigures(), {}, [0, 1]))
+            service._gateways.heard(two, FiguresWanted(2, GatewayFigures()))
+            await eventually(lambda: told(stage, NAMES[1], "OtherFigures"))
+            signal_self(signal.SIGTERM)
+    (answer,) = told(stage, NAMES[1], "OtherFigures")
+    assert answer["number"] == 2
+    assert {index: each["records_written"] for index, each in answer["shards"].items()} == {"1": 5}
+    assert told(stage, NAMES[0], "OtherFigures")[0]["shards"] == {}
 
 
 async def test_what_a_shard_died_over_is_passed_on_to_the_other_gateways(stage: Stage) -> None:
