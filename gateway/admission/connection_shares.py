@@ -2,11 +2,13 @@
 
 All gateways accept from the same listening sockets, and the kernel wakes all of them for a connection. So that none has
 most of them, a gateway is polite: if another one has fewer connections, it sleeps `POLITE_S` before it accepts. The
-other one is not asked. If it hangs, or dies while it accepts, the connection waits that long and no longer.
+other one is not asked. If it hangs, or dies while it accepts, the connection waits that long and no longer. A gateway
+that has all that it may have leaves a connection to the others for `FULL_S`, before it ends one of its own for it.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 
 import trio
@@ -17,6 +19,7 @@ from proto.ipc.gateway_page import Column, Row
 from proto.model.limits import Limits
 
 POLITE_S = 0.001
+FULL_S = 0.02
 EXTRA = 8
 """One in so many connections comes on top of an equal part, because polite gateways differ by a few."""
 LEAST = 16
@@ -56,3 +59,13 @@ class Sharing:
         if self._row is not None and connections > self._row.least(self._column):
             await wait_readable(listener)
             await trio.sleep(POLITE_S)
+
+    async def others_take(self, listener: socket.socket, connections: int) -> bool:
+        """Whether another gateway, which has fewer connections, takes the one that waits, so that this one need not
+        make room."""
+        if self._row is None or connections <= self._row.least(self._column):
+            return False
+        await trio.sleep(FULL_S)
+        waiting = select.poll()
+        waiting.register(listener, select.POLLIN)
+        return not waiting.poll(0)

@@ -246,7 +246,8 @@ class TcpServer:
         while True:
             await wait_readable(listener)
             if len(self.connections) >= self._limits.protocol_max_connections:
-                await self._make_room()
+                if not await self._sharing.others_take(listener, len(self.connections)):
+                    await self._make_room()
                 continue
             await self._sharing.polite(listener, len(self.connections))
             try:

@@ -64,7 +64,8 @@ class Http1Server:
         while True:
             if len(self.connections) >= self.most:
                 await wait_readable(listener)
-                await self._make_room()
+                if not await self._sharing.others_take(listener, len(self.connections)):
+                    await self._make_room()
                 continue
             await self._sharing.polite(listener, len(self.connections))
             try:

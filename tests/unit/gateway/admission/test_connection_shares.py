@@ -75,6 +75,23 @@ async def test_it_does_not_wait_for_a_gateway_that_accepts_nothing(
     assert await passed(one, listener, 3) == 0
 
 
+async def test_a_full_gateway_makes_no_room_for_a_connection_that_another_one_takes(
+    rows: list[Row], listener: socket.socket
+) -> None:
+    one, other = (Sharing(row) for row in rows[:2])
+    one.count(3)
+    other.count(2)
+    with socket.create_connection(listener.getsockname()):
+        assert not await one.others_take(listener, 3), "the other one hangs"
+        other.count(3)
+        assert not await one.others_take(listener, 3), "the other one has as many"
+        other.count(2)
+        taken = listener.accept()[0]
+        assert await one.others_take(listener, 3)
+        taken.close()
+    assert not await Sharing().others_take(listener, 3)
+
+
 async def test_without_connections_a_polite_gateway_does_not_run(
     rows: list[Row], listener: socket.socket, autojump_clock: trio.testing.MockClock
 ) -> None:
