@@ -70,7 +70,7 @@ class Stage:
     def service(self, shard: str = "good", gateway: str = "good", keys: Keys = NO_KEYS, **options: Any) -> Service:
         self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway})
         return Service(
-            settings.load(options),
+            settings.load({"gateways": 1, **options}),
             self.data,
             self.runtime,
             self.listening,
