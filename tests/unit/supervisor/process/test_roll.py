@@ -119,6 +119,21 @@ async def test_the_spare_stays_until_another_gateway_serves(stage: Stage, monkey
         assert list(gateways(stage)) == ["gateway"]
 
 
+async def test_a_spare_that_dies_meanwhile_is_started_again_and_goes_at_the_end(stage: Stage) -> None:
+    async with running(stage, stage.service(gateway="keeps:gateway-0", gateways=1)):
+        signal_self(signal.SIGUSR2)
+        await eventually(lambda: gateways(stage)["gateway"]["state"] == "leaving")
+        os.kill(gateways(stage)["gateway-spare"]["pid"], signal.SIGKILL)
+        await eventually(lambda: gateways(stage)["gateway-spare"]["incarnation"] == 2)
+        await eventually(lambda: gateways(stage)["gateway-spare"]["state"] == "serving")
+        os.kill(gateways(stage)["gateway"]["pid"], signal.SIGKILL)
+        await eventually(lambda: state(stage) == [1, "done", ""])
+        assert list(gateways(stage)) == ["gateway"]
+        await eventually(
+            lambda: [a for a in stage.received("shard-1") if a[0] == "Askers"][-1][1]["first"]["spare"] == 3
+        )
+
+
 @pytest.mark.parametrize("spare_dies", [False, True])
 async def test_a_single_gateway_that_cannot_start_again_is_retried_while_the_spare_serves(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, spare_dies: bool
