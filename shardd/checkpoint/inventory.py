@@ -119,6 +119,14 @@ class Inventory:
             self._listed_of = self.listed, len(self.listed), by_segment
         return by_segment.get(id(segment), [])
 
+    def flags_of(self, segment: Segment) -> tuple[set[int], int]:
+        """The first seqs of those batches, and the check of the flags that the file has of all others."""
+        listed = self.listed_in(segment)
+        expected = segment.check
+        for batch in listed:
+            expected ^= batch.filed
+        return {batch.first_seq for batch in listed}, expected
+
     def forget(self, segments: list[Segment]) -> None:
         """Take out segments and their listed deletions: the topic is unloaded, only its catalog entry counts."""
         these = {id(segment) for segment in segments}

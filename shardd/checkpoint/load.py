@@ -157,12 +157,8 @@ class Loader:
         for segment in topic.segments:
             probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self._inventory.parts)
             probe.chain = segment.chain
-            listed = self._inventory.listed_in(segment)
-            expected = segment.check
-            for batch in listed:
-                expected ^= batch.filed
             try:
-                found += load_batches(self._disk, probe, segment.size, {b.first_seq for b in listed}, expected)
+                found += load_batches(self._disk, probe, segment.size, *self._inventory.flags_of(segment))
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
             segment.chain = probe.chain

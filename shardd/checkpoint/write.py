@@ -6,10 +6,11 @@ They use the data of the plan, and of the inventory what no other thread changes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from errno import ENOENT
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cbor2
 import xxhash
@@ -26,9 +27,11 @@ from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
-from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, entry_of, sealed_frame
+from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, check_whole, entry_of, sealed_frame
 from shardd.storage.wal import first_no_of
 from shardd.topic.topic import Topic
+
+_T = TypeVar("_T")
 
 
 class Writer:
@@ -166,22 +169,37 @@ class Writer:
             return False  # a missing index can be made from the segment
 
     def _sound(self, segment: Segment) -> bool:
+        return self._looked(segment, self._look) is not None
+
+    def _looked(self, segment: Segment, look: Callable[[Segment], _T]) -> _T | None:
+        """What `look` returns; None if it finds the segment damaged, which sets its topic apart. Raises OSError."""
         try:
-            self._look(segment)
+            return look(segment)
         except Exhausted as error:
             raise OSError(str(error)) from error
         except SegmentError as error:
-            self._quarantine.met(segment.data_path, error, lambda: self._look(segment))
-            return False
-        return True
+            self._quarantine.met(segment.data_path, error, lambda: look(segment))
+            return None
 
-    def _look(self, segment: Segment) -> None:
+    def _look(self, segment: Segment) -> int:
+        """The size of a segment's file. Raises `SegmentError` if bytes are missing."""
         try:
             size = self._disk.size(segment.data_path)
         except OSError as error:
             raise unreadable(segment.data_path, error) from error
         if size < segment.size:
             raise SegmentError(f"{segment.data_path} has {size} bytes, but {segment.size} belong to it")
+        return size
+
+    def _whole(self, segment: Segment) -> bytes:
+        """The bytes of a segment that count. Raises `SegmentError` if they are not those that were written."""
+        self._look(segment)
+        try:
+            raw = self._disk.read_part(segment.data_path, 0, segment.size)
+        except OSError as error:
+            raise unreadable(segment.data_path, error) from error
+        check_whole(raw, segment, *self._inventory.flags_of(segment))
+        return raw
 
     def _write_held(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
@@ -250,26 +268,34 @@ class Writer:
                 file.close()
 
     def _move_to_cold(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
-        """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier."""
+        """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier, and damaged ones:
+        the copy replaces the only file that the right bytes, or the reason why they are wrong, may be found in."""
         for segment, target in list(plan.cold):
             before = len(whole.begun)
             try:
-                self._copy(whole, segment, target, folders)
+                copied = self._copy(whole, segment, target, folders)
             except OSError as error:
-                plan.cold.remove((segment, target))
                 whole.not_moved.append((segment.data_path, error))
+                copied = False
+            if not copied:
+                plan.cold.remove((segment, target))
                 self._undo(whole.begun[before:])
                 del whole.begun[before:]
 
-    def _copy(self, plan: Plan, segment: Segment, target: Path, folders: set[Path]) -> None:
+    def _copy(self, plan: Plan, segment: Segment, target: Path, folders: set[Path]) -> bool:
+        """Copy a segment, and return True; or find it damaged. Raises OSError."""
         assert self._inventory.cold is not None
         if self._inventory.cold_vanished():
             raise FileNotFoundError(ENOENT, "the cold folder is not there", str(self._inventory.cold))
+        raw = self._looked(segment, self._whole)
+        if raw is None:
+            return False
         self._disk.make_dir(target)
         folders |= {target, target.parent, self._inventory.cold, self._inventory.cold.parent}
-        for path, size in ((segment.data_path, segment.size), (segment.index_path, None)):
-            view = self._disk.read(path)
-            self._extend(plan, target / path.name, 0, [bytes(view if size is None else view[:size])])
+        index = bytes(self._disk.read(segment.index_path))
+        for path, content in ((segment.data_path, raw), (segment.index_path, index)):
+            self._extend(plan, target / path.name, 0, [content])
+        return True
 
     def _catalog_entry(self, plan: TopicPlan) -> dict[str, Any]:
         if plan.topic.unloaded is not None:

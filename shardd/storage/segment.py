@@ -43,6 +43,7 @@ from pathlib import Path
 
 import xxhash
 
+from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
@@ -353,6 +354,36 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     return entries
 
 
+def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected: int) -> None:
+    """Check that the bytes of a segment that count are those that were written: each frame, their chain, and the delete
+    flags, whose check is `expected` without the frames in `listed`. Raises `SegmentError`."""
+    view = memoryview(view)[: segment.size]
+    marks: list[int] = []
+    offset = found = 0
+    while offset < segment.size:
+        try:
+            header = check(view, offset)
+        except FrameError as error:
+            raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
+        flags_from = offset + header.flags_at
+        marks.append(_mark(view, flags_from))
+        if header.first_seq not in listed:
+            found ^= flags_check(header.first_seq, bytes(view[flags_from : flags_from + header.count]))
+        offset += header.length
+    _check_chain(segment, chained(0, marks))
+    if found != expected:
+        raise _wrong_flags(segment)
+
+
+def _check_chain(segment: Segment, chain: int | None) -> None:
+    if segment.chain not in (None, chain):
+        raise SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+
+
+def _wrong_flags(segment: Segment) -> SegmentError:
+    return SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
+
+
 def _mark(view: memoryview, flags_at: int) -> int:
     return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 
@@ -383,8 +414,7 @@ def load_batches(
         entries = from_data(disk, segment, size)  # the index is of other frames
         marks = [entry.mark for entry in entries]
     chain = chained(0, marks)
-    if segment.chain not in (None, chain):
-        raise SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+    _check_chain(segment, chain)
     segment.chain = chain
     batches = []
     found = 0
@@ -400,6 +430,6 @@ def load_batches(
             found ^= batch.filed
         batches.append(batch)
     if expected is not None and found != expected:
-        raise SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
+        raise _wrong_flags(segment)
     segment.grown(entries)
     return batches
