@@ -161,7 +161,7 @@ class Loader:
                 found += load_batches(self._disk, probe, segment.size, *self._inventory.flags_of(segment))
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
-            segment.chain = probe.chain
+            segment.chain, segment.last = probe.chain, probe.last
         read = {batch.first_seq: batch for batch in found}
         for batch in topic.records.batches:
             if batch.first_seq in read:

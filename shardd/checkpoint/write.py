@@ -27,7 +27,18 @@ from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
-from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, check_whole, entry_of, sealed_frame
+from shardd.storage.segment import (
+    ENTRY_SIZE,
+    Entry,
+    Segment,
+    StoredFrame,
+    chained,
+    check_whole,
+    ends_as_written,
+    entry_of,
+    not_ours,
+    sealed_frame,
+)
 from shardd.storage.wal import first_no_of
 from shardd.topic.topic import Topic
 
@@ -158,7 +169,7 @@ class Writer:
 
     def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames after those that count. A read may have found damage that the size does not show."""
+        one with intact frames after those that count. A read may have found damage that is not looked for here."""
         if topic.damage is not None or not self._sound(segment):
             return False
         try:
@@ -182,13 +193,15 @@ class Writer:
             return None
 
     def _look(self, segment: Segment) -> int:
-        """The size of a segment's file. Raises `SegmentError` if bytes are missing."""
+        """The size of a segment's file. Raises `SegmentError` if bytes are missing, or it ends as another one."""
         try:
-            size = self._disk.size(segment.data_path)
+            size, ours = self._disk.size(segment.data_path), ends_as_written(self._disk, segment)
         except OSError as error:
             raise unreadable(segment.data_path, error) from error
         if size < segment.size:
             raise SegmentError(f"{segment.data_path} has {size} bytes, but {segment.size} belong to it")
+        if ours is False:
+            raise not_ours(segment)
         return size
 
     def _whole(self, segment: Segment) -> bytes:
@@ -256,8 +269,11 @@ class Writer:
                 segments[path] = segment
                 by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
         for path, writes in by_segment.items():
-            if not self._sound(segments[path]):
-                plan.unflagged.add(id(segments[path]))  # the catalog still lists them
+            segment = segments[path]
+            # A start takes a small topic from the catalog: nothing has looked at its files so far.
+            look = self._look if segment.last is not None else self._whole
+            if self._quarantine.has(path) or self._looked(segment, look) is None:
+                plan.unflagged.add(id(segment))  # the catalog still lists them
                 continue
             file = self._disk.open(path)
             try:

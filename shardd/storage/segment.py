@@ -205,6 +205,8 @@ class Segment:
         self.records = 0
         self.frames = 0
         self.last_seq = first_seq - 1
+        self.last: Entry | None = None
+        """The entry of the last frame that counts; None if it is not known."""
         self.chain: int | None = 0
         """Of the frames that count; None if an older release wrote the catalog."""
         self.check = 0
@@ -238,6 +240,7 @@ class Segment:
             self.size = entry.offset + entry.length
             self.records += entry.count
             self.frames += 1
+            self.last = entry
             self.last_seq = entry.last_seq
 
     def move_to_cold(self, directory: Path) -> None:
@@ -354,6 +357,16 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     return entries
 
 
+def ends_as_written(disk: Disk, segment: Segment) -> bool | None:
+    """True if a segment's file has the mark of the last frame in its place, so that it is not the file of another
+    segment, or of another time; None if that mark is not known. Blocks. Raises OSError."""
+    last = segment.last
+    if last is None or not last.mark:
+        return None
+    at = last.offset + last.flags_at - CHECKSUM.size
+    return disk.read_part(segment.data_path, at, _MARK.size) == _MARK.pack(last.mark)
+
+
 def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected: int) -> None:
     """Check that the bytes of a segment that count are those that were written: each frame, their chain, and the delete
     flags, whose check is `expected` without the frames in `listed`. Raises `SegmentError`."""
@@ -377,7 +390,11 @@ def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected
 
 def _check_chain(segment: Segment, chain: int | None) -> None:
     if segment.chain not in (None, chain):
-        raise SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+        raise not_ours(segment)
+
+
+def not_ours(segment: Segment) -> SegmentError:
+    return SegmentError(f"{segment.data_path}: its frames are not those that were written here")
 
 
 def _wrong_flags(segment: Segment) -> SegmentError:

@@ -297,6 +297,24 @@ def test_batches_never_follow_bytes_that_a_read_found_damaged() -> None:
     assert data(shard.restarted()) == [1, 2]
 
 
+def test_batches_never_follow_the_frames_of_another_file() -> None:
+    """Nothing has read the file since it was replaced. It is longer, so what follows the bytes that count is cut."""
+    shard, disk, path = with_a_batch_to_come()
+    whole = bytes(disk.names[path].data)
+    other = FaultDisk()
+    theirs = Harness(other)
+    theirs.append("bad", *range(90), config=DURABLE)
+    checkpoint(theirs)
+    disk.names[path].data[:] = other.names[path].data
+    checkpoint(shard)
+    assert disk.names[path].data == other.names[path].data
+    check_refused(shard)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(6_000)
+    assert data(shard) == [1, 2]
+    assert data(shard.restarted()) == [1, 2]
+
+
 @pytest.mark.parametrize("summary", [True, False], ids=["small topic", "large topic"])
 def test_a_deletion_in_the_log_that_needs_a_damaged_file_is_the_trouble_of_its_topic_alone(summary: bool) -> None:
     """A deletion by tag reads the tags of all records before it, also when the log is read back."""
