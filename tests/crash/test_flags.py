@@ -124,6 +124,34 @@ def test_no_flag_is_written_into_a_file_of_another_segment(started: bool) -> Non
     check_kept(shard.restarted() if started else shard, disk, path, whole)
 
 
+def test_flags_of_a_topic_that_returns_during_a_checkpoint_are_written() -> None:
+    """The checkpoint had its list of flags before the topic was back."""
+    shard, disk, path = listed()
+    node = disk.names.pop(path)
+    number, contents = catalog.load(disk, SHARD) or (0, {})
+    for entry in contents["topics"]:
+        entry.pop("index", None)  # as of a large topic, whose files a start reads
+    catalog.write(disk, SHARD, number, {name: [cbor2.dumps(value)] for name, value in contents.items()})
+    shard = shard.restarted()
+    assert len(shard.shard.quarantine) == 1
+    shard.append("b", "more")
+    shard.shard.commits.sync_now()
+    plan = shard.shard.control.begin()
+    shard.shard.checkpoints.writer.write(plan)
+    disk.names[path] = node
+    shard.clock.advance(61_000)
+    assert data(shard) == ["ours 0", "ours 2"]
+    shard.shard.control.end(plan)
+    for _ in range(4):
+        again = shard.restarted(disk.after_crash("process"))
+        assert data(again) == ["ours 0", "ours 2"]
+        assert len(again.shard.quarantine) == 0
+        shard.append("b", "more")
+        checkpoint(shard)
+    _, at, _ = flags(disk)
+    assert node.data[at + 1] == DELETED
+
+
 class Script:
     """Deletions of every kind over many checkpoints. Stores the records after each acknowledged step."""
 
