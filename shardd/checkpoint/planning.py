@@ -45,7 +45,7 @@ class Planner:
         plan.tail = checksum_of(plan.frame_no)
         for topic in directory.graveyard:
             if topic.unloaded is not None:
-                self._inventory.unused += topic.unloaded.held
+                self._inventory.let_held_go(topic.unloaded)
             self._inventory.let_go(topic.segments)
         directory.graveyard.clear()
         if not self._inventory.looked_for_strays:

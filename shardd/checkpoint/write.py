@@ -25,7 +25,7 @@ from shardd.recovery.quarantine import Quarantine
 from shardd.recovery.wal_scan import precedes
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
-from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.errors import Exhausted, SegmentError, exhausted, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
 from shardd.storage.segment import (
     ENTRY_SIZE,
@@ -386,6 +386,26 @@ class Writer:
         # Log files are removed oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded, *removable]:
             try:
-                self._disk.remove(path)
+                if self._replaced(path):
+                    self._keep(path)
+                else:
+                    self._disk.remove(path)
             except OSError:
                 continue
+
+    def _replaced(self, path: Path) -> bool:
+        """True if another file, which is whole, is in the place of one of a topic that is to be removed."""
+        look = self._inventory.leaving.pop(path, None)
+        try:
+            return look is not None and look()
+        except OSError as error:
+            if exhausted(error):
+                raise
+            return False  # it is damaged or missing
+
+    def _keep(self, path: Path) -> None:
+        """Set apart the file of a topic, and its index. Raises OSError."""
+        base, index = path.parents[2], path.with_suffix(".idx")
+        self._set_apart(base, path)
+        if index.name in self._disk.list(index.parent):
+            self._set_apart(base, index)

@@ -350,7 +350,7 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
                 batch.last_ts,
                 batch.size,
                 header.flags_at,
-                _mark(view, offset + header.flags_at),
+                mark_at(view, offset + header.flags_at),
             )
         )
         offset += header.length
@@ -379,7 +379,7 @@ def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected
         except FrameError as error:
             raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
         flags_from = offset + header.flags_at
-        marks.append(_mark(view, flags_from))
+        marks.append(mark_at(view, flags_from))
         if header.first_seq not in listed:
             found ^= flags_check(header.first_seq, bytes(view[flags_from : flags_from + header.count]))
         offset += header.length
@@ -401,14 +401,15 @@ def _wrong_flags(segment: Segment) -> SegmentError:
     return SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
 
 
-def _mark(view: memoryview, flags_at: int) -> int:
+def mark_at(view: memoryview, flags_at: int) -> int:
+    """The mark of the frame whose delete flags begin at `flags_at`."""
     return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 
 
 def marks_of(view: memoryview, entries: list[Entry]) -> list[int]:
     """The marks of the frames in a segment's bytes at the places that the entries name; -1 where there can be none."""
     return [
-        _mark(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
+        mark_at(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
         for entry in entries
     ]
 
