@@ -95,6 +95,7 @@ class Checkpoints:
     def replayed(self, outcome: Outcome, next_id: int) -> None:
         """Called when the whole log has been replayed; topic ids below `next_id` are used."""
         self.loader.replayed()
+        self.inventory.firsts = outcome.firsts
         self.inventory.known = Known(next_id, outcome.next_no - 1, self.inventory.proven, outcome.begin_no)
 
     def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:

@@ -46,6 +46,9 @@ class Inventory:
         self.proven = True
         """False if the newest catalog does not say whose it is."""
         self.known = Known(0, 0)
+        self.firsts: dict[int, int] = {}
+        """Of the log files that were read at the start or written since: checksum of the first frame, by its number.
+        The log adds those of new files."""
         self.lost_before = 0
         """Number of files that were set apart before the start."""
         self.apart: list[Path] = []

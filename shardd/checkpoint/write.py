@@ -22,7 +22,7 @@ from shardd.checkpoint.segment_summary import packed
 from shardd.checkpoint.strays import goes_on
 from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine
-from shardd.recovery.wal_scan import precedes
+from shardd.recovery.wal_scan import precedes, replaced
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, exhausted, unreadable
@@ -356,11 +356,14 @@ class Writer:
         return wrong
 
     def _kept_apart(self, number: int, path: Path, after: Path) -> bool:
-        """True for a log file that the start passed over and that is not this shard's: it is set apart."""
-        if number >= self._inventory.known.begin_no:
-            return False
+        """True for a log file that is not this shard's: it is set apart. The start passed it over, or it was replaced
+        since the shard read or wrote it."""
+        first = self._inventory.firsts.pop(number, None)
         try:
-            wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            if number < self._inventory.known.begin_no:
+                wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            else:
+                wrong = first is not None and replaced(self._disk, path, first)
             if wrong:
                 self._set_apart(self._inventory.path, path)
         except OSError:

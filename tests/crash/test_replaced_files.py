@@ -198,3 +198,25 @@ def test_held_frames_are_removed_when_they_were_read() -> None:
         checkpoint(shard)
     assert apart(disk) == {}
     assert path not in disk.names
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["written", "read"])
+def test_a_log_file_that_was_replaced_is_set_apart_and_its_own_is_removed(started: bool) -> None:
+    def logged(value: str) -> tuple[Harness, FaultDisk]:
+        disk = FaultDisk()
+        shard = Harness(disk, wal_segment_bytes=4096)
+        for n in range(150):
+            shard.append("a", f"{value} {n}", config=DURABLE)
+        return (shard.restarted() if started else shard), disk
+
+    shard, disk = logged("ours")
+    logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
+    assert len(logs) > 3
+    foreign = bytes(logged("else")[1].names[logs[1]].data)
+    assert foreign != disk.names[logs[1]].data
+    disk.names[logs[1]].data[:] = foreign
+    disk.names[logs[2]].data[70] ^= 1
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {logs[1]: foreign}
+    assert not disk.names.keys() & set(logs[:3])

@@ -264,8 +264,6 @@ class Trial:
         mended = False
         if self.client is not None:
             self.damage.strike(self.disk)
-            if self.damage.kind == "log":
-                self.damage.intact = []  # a running shard takes its log files for its own, and removes them in the end
             self._use(self.client)
             if self.damage.kind in OF_TOPICS and self.rng.random() < 0.5:
                 self.damage.repair(self.disk)
