@@ -285,4 +285,5 @@ def _opened(of: Recovered, follower: LogFollower) -> Wal:
         resume=of.outcome.resume,
         seed=of.checkpoints.inventory.owner.seed,
         tail=of.outcome.tail,
+        firsts=of.outcome.firsts,
     )
