@@ -122,6 +122,50 @@ def test_a_segment_of_its_own_is_removed_whole_or_damaged(way: Callable[[Harness
     assert path.with_suffix(".idx") not in disk.names
 
 
+def unmapped(disk: FaultDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read must not be mapped from now on: that would end the process."""
+    read = disk.read
+
+    def mapped(path: Path) -> memoryview:
+        assert path not in disk.unreadable
+        return read(path)
+
+    monkeypatch.setattr(disk, "read", mapped)
+
+
+@ways
+def test_a_segment_that_the_device_cannot_read_is_removed(
+    way: Callable[[Harness], Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion of its topic is a way out of damage."""
+    shard, disk = made()
+    path = first_of(disk)
+    disk.unreadable[path] = OSError(5, "Input/output error")
+    shard = way(shard)
+    unmapped(disk, monkeypatch)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {}
+    assert path not in disk.names
+    assert path.with_suffix(".idx") not in disk.names
+
+
+def test_a_segment_of_no_topic_that_the_device_cannot_read_is_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be intact. The shard neither ends nor fails each of its checkpoints."""
+    shard, disk = made()
+    path = first_of(disk)
+    deleted(shard)
+    checkpoint(shard)
+    shard = shard.restarted()
+    assert path in disk.names
+    disk.unreadable[path] = OSError(5, "Input/output error")
+    unmapped(disk, monkeypatch)
+    for _ in range(3):
+        checkpoint(shard)
+    assert path in apart(disk)
+    assert path not in disk.names
+
+
 def test_an_older_state_of_a_segment_is_set_apart() -> None:
     """It begins with the same frame, and continues in another way."""
     shard, disk = made(segment_max_events=100)
@@ -219,4 +263,17 @@ def test_a_log_file_that_was_replaced_is_set_apart_and_its_own_is_removed(starte
     for _ in range(3):
         checkpoint(shard)
     assert apart(disk) == {logs[1]: foreign}
+    assert not disk.names.keys() & set(logs[:3])
+
+
+def test_a_log_file_that_the_device_cannot_read_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, wal_segment_bytes=4096)
+    for n in range(150):
+        shard.append("a", n, config=DURABLE)
+    logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
+    disk.unreadable[logs[1]] = OSError(5, "Input/output error")
+    unmapped(disk, monkeypatch)
+    checkpoint(shard)
+    assert apart(disk) == {}
     assert not disk.names.keys() & set(logs[:3])
