@@ -45,7 +45,7 @@ class Adopter:
             for batch, flags in topic_plan.deleted
             if flags_check(batch.first_seq, flags) != batch.filed
         ]
-        self._inventory.removable = plan.dead if plan.trimmed else [*self._inventory.removable, *plan.dead]
+        self._inventory.removable = [*(plan.left if plan.trimmed else self._inventory.removable), *plan.dead]
         self._inventory.unused = self._inventory.unused[len(plan.dead) :]
         plan.entries.clear()
         plan.topics.reverse()
