@@ -68,6 +68,8 @@ class Adopter:
         if topic.unloaded is not None and plan.held:
             topic.unloaded.entry = with_held(plan)
             topic.unloaded.frames.clear()
+            if topic.damage is None:  # it was loaded again while the plan was carried out
+                self._inventory.let_held_go(topic.unloaded)
         self.adopt_written(plan)
         for segment, target in plan.cold:
             self._inventory.removable += self._inventory.leave([copy(segment)])

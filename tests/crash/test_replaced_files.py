@@ -281,6 +281,28 @@ def test_held_frames_that_were_replaced_are_set_apart(deletes: bool) -> None:
         assert shard.everything("a")[-1]["data"] == "ours in the log"
 
 
+def test_held_frames_of_a_topic_that_returns_while_they_are_written_are_removed() -> None:
+    shard, disk = made()
+    shard.append("a", "in the log")
+    path = first_of(disk)
+    node = disk.names.pop(path)
+    shard = shard.restarted()
+    shard.append("b", "more")
+    shard.shard.commits.sync_now()
+    plan = shard.shard.control.begin()
+    shard.shard.checkpoints.writer.write(plan)
+    held = first_of(disk, "held-*")
+    disk.names[path] = node
+    shard.clock.advance(61_000)
+    assert shard.everything("a")[-1]["data"] == "in the log"
+    shard.shard.control.end(plan)
+    for _ in range(2):
+        checkpoint(shard)
+    assert held not in disk.names
+    assert apart(disk) == {}
+    assert shard.restarted().everything("a")[-1]["data"] == "in the log"
+
+
 def test_held_frames_are_removed_when_they_were_read() -> None:
     shard, disk, path = with_held("ours")
     for _ in range(3):
