@@ -126,4 +126,4 @@ def replaced_held(disk: Disk, path: Path, size: int, expected: int | None) -> bo
     `expected` were written. Blocks. Raises OSError."""
     if expected in (None, xxhash.xxh3_64_intdigest(disk.read_part(path, 0, size))):
         return False
-    return 0 < sum(header.length for header, _ in _frames(disk, path)) == disk.size(path)
+    return bool(0 < sum(header.length for header, _ in _frames(disk, path)) == disk.size(path))
