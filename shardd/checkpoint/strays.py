@@ -39,7 +39,8 @@ import xxhash
 from proto.format.frame import HEADER, FrameError, Header, check
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
-from shardd.storage.segment import Segment, chained, ends_as_written, mark_at
+from shardd.storage.segment import Segment, chained, mark_at
+from shardd.storage.segment_check import ends_as_written
 from shardd.topic.topic import Topic
 
 _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")

@@ -100,6 +100,8 @@ class _Links:
             (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
             if number != self._after_no or self._tail in (None, checksum):
                 self._outcome.tail = checksum
+                if not offset:
+                    self._outcome.firsts[number] = checksum
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
@@ -151,8 +153,6 @@ def scan(
                 _remove(disk, directory, empty)
                 return
             links.follow(header, view, directory / name, offset)
-            if not offset and outcome.tail is not None:
-                outcome.firsts[header.frame_no] = outcome.tail
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
