@@ -216,6 +216,8 @@ class Http2Connection:
         frames = self._frames
         try:
             while True:
+                # A stream that is opened as the connection ends would be lost, and count as served.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 while data := frames.take(self._streams, monotonic()):
                     for event in self._h2.receive_data(data):
                         self._on(event)

@@ -240,12 +240,38 @@ async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_g
 async def test_a_stream_that_comes_as_its_connection_ends_is_left_unserved_and_resets_nothing() -> None:
     async with client() as (there, http2):
         assert (await http2.ask("GET", "/v0/health"))[0] == 200
+        await until(lambda: there.gateway.flight.count == 0)
         there.gateway.handover.retire()
         late = await http2.begin("GET", "/v0/health", end=True)
         said = await http2.first(h2.events.ConnectionTerminated)
         assert isinstance(said, h2.events.ConnectionTerminated)
         assert (said.last_stream_id or 0) < late, "its client may send it again"
         assert await http2.stream.receive_some(1 << 16) == b""
+
+
+async def test_a_stream_that_has_arrived_when_the_end_of_its_connection_is_decided_is_left_unserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If it were opened, it would be lost, and its client would be told that it was served."""
+    received = http2_server.Http2Connection._receive
+    over = trio.Event()
+
+    async def receive(connection: http2_server.Http2Connection) -> bytes:
+        data = await received(connection)
+        if over.is_set():
+            there.gateway.handover.retire()
+        return data
+
+    monkeypatch.setattr(http2_server.Http2Connection, "_receive", receive)
+    async with client() as (there, http2):
+        assert (await http2.ask("GET", "/v0/health"))[0] == 200
+        await until(lambda: there.gateway.flight.count == 0)
+        over.set()
+        late = await http2.begin("GET", "/v0/topics/a", end=True)
+        said = await http2.first(h2.events.ConnectionTerminated)
+        assert isinstance(said, h2.events.ConnectionTerminated)
+        assert (said.last_stream_id or 0) < late, "its client may send it again"
+        assert there.shards[0].requests == []
 
 
 async def test_after_a_flood_the_next_connection_of_its_address_waits_and_others_over_http_1_do_not() -> None:
