@@ -6,6 +6,7 @@
     5    SIGSTOP of the gateway, a shard or the supervisor, and SIGCONT after 0.1 to 60 s
     6    jobs: faults of 2 and 5, workers that hold jobs longer than their leases
     7    lost answers: a proxy between clients and service, kills, and requests that are repeated
+    8    a proxy that cuts, delays and trickles streams and long polls, and restarts in order
     12   steps of the wall clock of the service, an hour or a year ahead or back
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
@@ -26,12 +27,22 @@ from tests.history.bar import BACK_S, Bar, Kills, Pauses
 from tests.history.clocks import Clocks
 from tests.history.cuts import PowerCuts
 from tests.history.jobs import Jobs
+from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
 from tests.support.service import Service
 from topics_history import format as f
 from topics_history.checker import Report, check
 
-BARS: dict[int, type[Bar]] = {1: Bar, 2: Kills, 3: PowerCuts, 5: Pauses, 6: Jobs, 7: LostAnswers, 12: Clocks}
+BARS: dict[int, type[Bar]] = {
+    1: Bar,
+    2: Kills,
+    3: PowerCuts,
+    5: Pauses,
+    6: Jobs,
+    7: LostAnswers,
+    8: BadNetworks,
+    12: Clocks,
+}
 ENVIRONMENT = {
     "TOPICS_RESTART_LIMIT": "1000",
     "TOPICS_CHECKPOINT_BYTES": "2000000",

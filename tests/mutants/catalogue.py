@@ -102,6 +102,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a stream that returns ignores the id of its last frame",
+        8,
+        (
+            Edit(
+                "gateway/streams/event_ids.py",
+                "        elif seq is not None and 0 <= seq < position.seq:\n",
+                "        elif seq is not None and seq < 0:\n",
+            ),
+        ),
+    ),
+    Mutant(
         "the wall clock is trusted",
         12,
         (Edit("shardd/clock.py", "CONFIRM_S = 300.0\n", "CONFIRM_S = 0.0\n"),),
