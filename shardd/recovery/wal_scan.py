@@ -25,6 +25,7 @@ next recovery gives the same result.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ class Outcome:
     begin_no: int = 1
     """Number of the first frame that was looked at. Files before it were passed over."""
     resume: str | None = None
+    unsynced_at: int = 0
+    """Offset in `resume` of the first frame of which no other frame says that it was synced."""
     cut_path: str | None = None
     cut_offset: int = 0
     cut_bytes: int = 0
@@ -70,6 +73,24 @@ class Outcome:
     """Bytes and records of the frames that were found."""
     tail: int | None = None
     """Checksum of the last frame; 0 if there is none, None if it is not known."""
+
+
+class _Unsynced:
+    """The frames of a file that no frame after them says to be synced. All frames of earlier files were."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, int]] = deque()
+        """Number and offset of each."""
+
+    def add(self, header: Header, offset: int) -> None:
+        frames = self._frames
+        frames.append((header.frame_no, offset))
+        while frames and frames[0][0] <= header.synced_no:
+            frames.popleft()
+
+    def begins_at(self, end: int) -> int:
+        """The offset of the first one; `end` if there is none."""
+        return self._frames[0][1] if self._frames else end
 
 
 class _Links:
@@ -133,6 +154,7 @@ def scan(
         view = disk.read(directory / name)
         end = following[0][0] if following else None
         offset = 0
+        unsynced = _Unsynced()
         while outcome.next_no != end:
             if offset == len(view) and end is None:
                 break
@@ -144,10 +166,12 @@ def scan(
                 later = [directory / n for _, n in following]
                 _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
                 _refuse_short_log(directory / name, offset, outcome, after_no, empty)
+                outcome.unsynced_at = unsynced.begins_at(offset)
                 _cut(disk, directory / name, offset, later, outcome, str(error))
                 _remove(disk, directory, empty)
                 return
             links.follow(header, view, directory / name, offset)
+            unsynced.add(header, offset)
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
@@ -155,7 +179,7 @@ def scan(
                 yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
             offset += header.length
         done += len(view)
-        outcome.resume = name
+        outcome.resume, outcome.unsynced_at = name, unsynced.begins_at(offset)
     if files:
         _refuse_short_log(directory / name, offset, outcome, after_no, empty)
     elif empty and empty[-1][0] > after_no + 1:
