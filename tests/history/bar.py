@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -39,6 +40,8 @@ class Bar:
         self.rng = Random(f"{seed} nemesis")
         self.environment: dict[str, str] = {}
         """Added to that of the service."""
+        self.enter: Sequence[str] = ()
+        """A command before that of the service, as of `Service`."""
 
     def crowd(self, service: Service, recording: Recording, clients: int) -> list[Crowd]:
         """The clients, before they start."""
@@ -71,6 +74,9 @@ class Bar:
     def figures(self) -> str:
         """Those of this bar alone."""
         return ""
+
+    def close(self) -> None:
+        """Called in the end, also after a failure."""
 
 
 def read_whole(client: Client, topic: str, queue: bool) -> list[tuple[int, str]]:

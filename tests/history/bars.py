@@ -7,6 +7,7 @@
     6    jobs: faults of 2 and 5, workers that hold jobs longer than their leases
     7    lost answers: a proxy between clients and service, kills, and requests that are repeated
     8    a proxy that cuts, delays and trickles streams and long polls, and restarts in order
+    9    syncs and writes that fail, a full volume, a slow disk, and power cuts after failed syncs
     12   steps of the wall clock of the service, an hour or a year ahead or back
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
@@ -26,6 +27,7 @@ from tests.history.answers import LostAnswers
 from tests.history.bar import BACK_S, Bar, Kills, Pauses
 from tests.history.clocks import Clocks
 from tests.history.cuts import PowerCuts
+from tests.history.disks import BadDisks
 from tests.history.jobs import Jobs
 from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
@@ -41,6 +43,7 @@ BARS: dict[int, type[Bar]] = {
     6: Jobs,
     7: LostAnswers,
     8: BadNetworks,
+    9: BadDisks,
     12: Clocks,
 }
 ENVIRONMENT = {
@@ -87,8 +90,9 @@ def run(
     if source is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [environment.get("PYTHONPATH")])])
     with (
+        closing(bar),
         closing(Recording(path, bar.topics, bar.routers)) as recording,
-        Service(directory, **environment) as service,
+        Service(directory, enter=bar.enter, **environment) as service,
     ):
         bar.begin(service)
         crowd = bar.crowd(service, recording, clients)

@@ -52,6 +52,16 @@ class Crowd(Looped):
             self.stopping.wait(self.rng.random() * 0.05)
 
 
+class Paced(Crowd):
+    """Another kind of client, at a pace: so many turns a second, if the service answers in time."""
+
+    turns_a_second = 50.0
+
+    def turn(self) -> None:
+        super().turn()
+        self.stopping.wait(self.rng.random() * 2 / self.turns_a_second)
+
+
 class Mixed(Crowd):
     """Writes, reads, deletes and moves cursors."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import random
 import shutil
 import sys
@@ -21,6 +22,8 @@ from topics_history.__main__ import lines
 
 CUTS_OF_A_SERVICE = 25
 """Power cuts before bar 3 begins with an empty data directory again."""
+MINUTES_OF_A_SERVICE = 3.0
+"""Of bar 9, whose volume is small."""
 
 
 def main() -> int:
@@ -38,6 +41,10 @@ def main() -> int:
     if options.bar == 3:
         firsts = range(0, options.draws, CUTS_OF_A_SERVICE)
         return max(_service(options, options.seed + at, min(CUTS_OF_A_SERVICE, options.draws - at)) for at in firsts)
+    if options.bar == 9:
+        rounds = max(1, math.ceil(options.minutes / MINUTES_OF_A_SERVICE))
+        options.minutes /= rounds
+        return max(_service(options, options.seed + number, 0) for number in range(rounds))
     return _service(options, options.seed, 0)
 
 

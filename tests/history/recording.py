@@ -5,6 +5,7 @@ when its answer has arrived, under the lock that orders the lines.
 
     no connection could be made                             failed
     4xx, 429 among them, or `outcome: not_done`             failed
+    503 with the reason `write_failed`                      failed
     2xx                                                     ok
     no whole answer, any other 5xx                          unknown
 """
@@ -243,8 +244,8 @@ class Client(Requests):
         if response.status < 300:
             return Answer("ok", response.status, answer)
         told = answer.get("error", {}).get("detail") or {}
-        done = response.status >= 500 and told.get("outcome") != "not_done"
-        return Answer("unknown" if done else "failed", response.status, answer)
+        undone = told.get("outcome") == "not_done" or told.get("reason") == "write_failed"
+        return Answer("failed" if undone or response.status < 500 else "unknown", response.status, answer)
 
 
 def _bounds(told: Any) -> f.Bounds:

@@ -113,6 +113,29 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a failed sync is taken for a good one",
+        9,
+        (
+            Edit(
+                "shardd/storage/group_commit.py",
+                "            error = caught\n        self._under_way = None\n",
+                "            pass\n        self._under_way = None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a failed sync is asked again",
+        9,
+        (
+            Edit(
+                "shardd/storage/wal.py",
+                "    def run(self) -> None:\n        self.file.sync()\n",
+                "    def run(self) -> None:\n        try:\n            self.file.sync()\n        except OSError:\n"
+                "            self.file.sync()\n",
+            ),
+        ),
+    ),
+    Mutant(
         "the wall clock is trusted",
         12,
         (Edit("shardd/clock.py", "CONFIRM_S = 300.0\n", "CONFIRM_S = 0.0\n"),),
