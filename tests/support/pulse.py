@@ -31,12 +31,20 @@ class Beat(NamedTuple):
 
 
 class Pulse:
-    """The pulse of the service at a port, which may come and go. `stop` returns all beats."""
+    """The pulse of the service at a port, which may come and go. `stop` ends it, and returns all beats."""
 
     def __init__(self, path: Path, port: int) -> None:
         self._path = path
+        self._read = 0
         command = [sys.executable, "-m", "tests.support.pulse", str(port), str(path)]
         self._process = subprocess.Popen(command, cwd=ROOT)
+
+    def news(self) -> list[Beat]:
+        """The beats since the last call."""
+        text = self._path.read_bytes()[self._read :] if self._path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return _parsed(whole.decode())
 
     def stop(self) -> list[Beat]:
         self._process.terminate()
@@ -46,8 +54,11 @@ class Pulse:
 
 def beats(path: Path) -> list[Beat]:
     """The beats of a file. Its last line may not be whole."""
-    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
-    words = [line.split() for line in whole if line.endswith("\n")]
+    return _parsed(path.read_text()) if path.exists() else []
+
+
+def _parsed(text: str) -> list[Beat]:
+    words = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [Beat(float(at), float(took), float(late), int(status)) for at, took, late, status in words]
 
 
