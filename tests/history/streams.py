@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from websockets.exceptions import WebSocketException
@@ -29,6 +29,8 @@ class Followed:
     def __init__(self, client: Client, topics: list[str], consistency: str) -> None:
         self.client = client
         self.consistency = consistency
+        self.limit = 256
+        """Records of a frame, at most."""
         self.positions = dict.fromkeys(topics, 0)
         self.opened = 0
         """Connections so far."""
@@ -36,6 +38,11 @@ class Followed:
     def follow(self, until: Callable[[], bool]) -> None:
         """Open a connection, and record its frames until it breaks or `until` says so."""
         raise NotImplementedError
+
+    def _asked(self) -> dict[str, Any]:
+        """The fields of a watch, or of a subscription, after the positions of the client."""
+        topics = {topic: {"from_seq": seq} for topic, seq in self.positions.items()}
+        return {"topics": topics, "consistency": self.consistency, "limit": self.limit}
 
     def _open(self, start_ns: int) -> None:
         client = self.client
@@ -72,8 +79,7 @@ class Stream(Followed):
     def follow(self, until: Callable[[], bool]) -> None:
         client = self.client
         if not self._id:  # without an id, a session may be ahead of its client: begin another one
-            body = {"topics": _starts(self.positions), "consistency": self.consistency, "heartbeat_ms": 1000}
-            made = client.ask("POST", "/v0/watch", body)
+            made = client.ask("POST", "/v0/watch", {**self._asked(), "heartbeat_ms": 1000})
             if made.outcome != "ok":
                 return
             self._wid, self._kept = made.body["wid"], dict(self.positions)
@@ -119,8 +125,7 @@ class Socket(Followed):
         start_ns = time.monotonic_ns()
         try:
             with connect(url, proxy=None, open_timeout=TIMEOUT_S, close_timeout=CLOSE_S, max_size=None) as connection:
-                asked = {"topics": _starts(self.positions), "consistency": self.consistency}
-                connection.send(json.dumps({"op": "subscribe", **asked}))
+                connection.send(json.dumps({"op": "subscribe", **self._asked()}))
                 answer = json.loads(connection.recv(timeout=TIMEOUT_S))
                 if answer["op"] != "subscribed":
                     return
@@ -139,7 +144,3 @@ def _next(connection: ClientConnection) -> Any:
         return json.loads(connection.recv(timeout=SILENCE_S))
     except TimeoutError:
         return None
-
-
-def _starts(positions: Mapping[str, int]) -> dict[str, Any]:
-    return {topic: {"from_seq": seq} for topic, seq in positions.items()}

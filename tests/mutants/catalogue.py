@@ -113,6 +113,11 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a stream says caught-up before it has read everything",
+        8,
+        (Edit("gateway/streams/subscription.py", "        if batch.to_seq >= head:\n", "        if True:\n"),),
+    ),
+    Mutant(
         "a failed sync is taken for a good one",
         9,
         (
