@@ -4,6 +4,7 @@
     python bench/memory.py --other ../other         and of another checkout, which has its own .venv
     python bench/memory.py --batch 1 --data 1000    written one by one, a kilobyte each
     python bench/memory.py --records 0 --shards 1   of an empty service with one shard
+    python bench/memory.py --records 0 --set TOPICS_GATEWAYS=3      of each of three gateways
 
 Proportional set size: what processes share counts once. "own" is the part that is no page of a mapped file.
 """
@@ -46,12 +47,14 @@ def size(pid: int) -> Size:
 
 
 def sizes(server: Server) -> dict[str, Size]:
-    """By part of the service, shards numbered, and the sum of all."""
+    """By part of the service, shards and several gateways numbered, and the sum of all."""
     found: dict[str, Size] = {}
-    shards = 0
-    for pid, part in sorted(server.processes().items()):
-        shards += part == "shards"
-        found[f"shard {shards}" if part == "shards" else part] = size(pid)
+    parts = server.processes()
+    for kind, name in (("gateway", "gateway"), ("shards", "shard")):
+        pids = sorted(pid for pid, part in parts.items() if part == kind)
+        for number, pid in enumerate(pids, 1):
+            found[name if kind == "gateway" and len(pids) == 1 else f"{name} {number}"] = size(pid)
+    found |= {part: size(pid) for pid, part in parts.items() if part not in ("gateway", "shards")}
     return found | {"all": sum(found.values(), Size())}
 
 

@@ -4,6 +4,7 @@
     python bench/pair.py --other ../main --keys                and the HTTP loads again, with API keys
     python bench/pair.py --other ../main --what append,state   the loads whose names contain one of these words
     python bench/pair.py --this ../a --other ../b              two others
+    python bench/pair.py --other . --set TOPICS_GATEWAYS=2     this one with a setting, and without it
     python bench/pair.py --list                                names of the loads
     python bench/pair.py --other ../main --markdown FILE       the tables in Markdown, too
 
@@ -34,6 +35,7 @@ from typing import Any
 
 from live import Watchers, paced
 from load import Line, LoadError, drive, get, post
+from memory import setting
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -244,8 +246,18 @@ def healed(server: Server, part: str) -> float:
 class Pair:
     """The services of two checkouts, and the samples of both."""
 
-    def __init__(self, checkouts: Sequence[Path], rounds: int, seconds: float, shards: int, what: list[str]) -> None:
+    def __init__(
+        self,
+        checkouts: Sequence[Path],
+        rounds: int,
+        seconds: float,
+        shards: int,
+        what: list[str],
+        **settings: str,
+    ) -> None:
+        """`settings` are those of this side."""
         self._checkouts = checkouts
+        self._settings = settings
         self._rounds = rounds
         self._seconds = seconds
         self._shards = shards
@@ -260,7 +272,8 @@ class Pair:
         """A fresh service of one side, which ends with `stack`."""
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"topics-pair-{next(self._numbers)}-"))
         checkout = self._checkouts[SIDES.index(side)]
-        return stack.enter_context(Server(Path(directory) / "data", self._shards, checkout, key))
+        settings = self._settings if side == "this" else {}
+        return stack.enter_context(Server(Path(directory) / "data", self._shards, checkout, key, **settings))
 
     def rounds(self, names: Sequence[str], take: Callable[[str, str], Sample], count: int = 0) -> None:
         """Take a sample of each name from each side, round after round. The side that is first changes."""
@@ -462,6 +475,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a slice (default 0.5)")
     parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument(
+        "--set", type=setting, action="append", default=[], help="a setting of this side: TOPICS_…=value"
+    )
     parser.add_argument("--keys", action="store_true", help="measure the HTTP loads with API keys, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--markdown", type=Path, help="write the tables to a file, in Markdown")
@@ -479,7 +495,8 @@ def main() -> int:
     if len(checkouts) < 2 or not all((each / ".venv/bin/python").exists() for each in checkouts):
         sys.stderr.write("pair: --other names a checkout that has a .venv\n")
         return 2
-    pair = Pair(checkouts, asked.rounds, asked.seconds, asked.shards, [w for w in asked.what.split(",") if w])
+    what = [word for word in asked.what.split(",") if word]
+    pair = Pair(checkouts, asked.rounds, asked.seconds, asked.shards, what, **dict(asked.set))
     pair.run(asked.keys)
     shown = asked.names.split(",") if asked.names else [each.name for each in checkouts]
     tables = [results(pair.samples, shown), budget(pair.samples, shown)]

@@ -43,7 +43,7 @@ class Server:
         with socket.socket() as probe:  # a second start gets another port
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        log_path = self.data_dir.with_name(self.data_dir.name + ".log")
+        self._log_path = log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         own = self.checkout == HERE
         python = sys.executable if own else str(self.checkout / ".venv/bin/python")
         command = [python, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
@@ -94,7 +94,10 @@ class Server:
 
     def _is_ready(self) -> bool:
         try:
-            return self.request("GET", "/v0/ready")[0] == 200
+            if self.request("GET", "/v0/ready")[0] != 200:
+                return False
+            # Of several gateways, the others may not know yet what this one knows: the supervisor says when all do.
+            return "TOPICS_GATEWAYS" not in self.settings or b" is ready at " in self._log_path.read_bytes()
         except (OSError, http.client.HTTPException):
             return False
 

@@ -8,19 +8,21 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from time import monotonic
 
 import structlog
 import trio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.body_budget import Budget
+from gateway.admission.connection_shares import Sharing, divided
 from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract.auth import Keyring
 from gateway.observe import tracing
 from gateway.observe.audit import Audit
-from gateway.observe.metrics import Protocol
 from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import Listening, TcpServer
@@ -38,14 +40,23 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Keys,
+    KeysTaken,
+    OtherFigures,
     Ping,
     Pong,
     Ready,
+    Retire,
     Start,
     Stop,
+    Suspected,
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
+from proto.ipc.gateway_figures import ProtocolFigures
+from proto.ipc.gateway_page import Column, Row
+from proto.ipc.suspects import Suspects
+from proto.model.keys import Key
+from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import gateway_share
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
@@ -57,6 +68,11 @@ from proto.process.recursion import allow_old_records
 TIDY_S = 5.0
 OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
+PATIENT_S = 5.0
+"""For how long a gateway beside others waits for the shards before it accepts connections."""
+IDLE_S = 5.0
+"""For how long a gateway that retires keeps connections without a request."""
+LOOK_S = 0.05
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
 
@@ -67,17 +83,22 @@ class Gateway:
     """The parts of one gateway process, and the actions that control messages ask for."""
 
     def __init__(self, start: Start) -> None:
-        self.limits = start.limits
+        self.limits = divided(start.limits, start.gateways)
         self.flight = Flight()
-        self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        share = gateway_share(self.limits.memory_bytes, start.gateways)
+        self.budget = budget = Budget(share, self.limits.body_timeout_ms)
+        self.row = None if start.page_fd < 0 else Row(start.page_fd, start.gateways + 1, start.index)
         self.reactor = Reactor()
         self.shards = Shards(
             start.shards,
             self.limits.request_timeout_ms,
             self.reactor.read,
-            askers.named(askers.gateway(start.index), start.incarnation),
+            askers.named(
+                askers.SPARE if start.index == start.gateways else askers.gateway(start.index), start.incarnation
+            ),
         )
         self.keyring = Keyring(start.keys)
+        self._know(start.keys or (), start.places)
         self.api = Api(
             self.shards,
             self.flight,
@@ -87,24 +108,34 @@ class Gateway:
             probe_auth=start.probe_auth,
             hosts=start.hosts,
             cors_origins=start.cors_origins,
+            row=self.row,
         )
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
-            self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds)
+            self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds, gateways=start.gateways)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, self.reactor, others)
+        self.server = Http1Server(front, self.reactor, others, Sharing(self.row, Column.HTTP))
         self.walrus = Walrus(self.shards, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, self.limits)
-        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
-        self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
+        walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)
+        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget, walrus)
+        self.rog_server = TcpServer("rog", self.limits, self.flight, budget, rog)
         self._accepting = trio.CancelScope()
         self._closed = trio.Event()
         """Set once the listeners are closed."""
+
+    def _know(self, keys: Sequence[Key], places: Sequence[int]) -> None:
+        if self.row is not None:
+            self.row.know([key.digest for key in keys], places)
+
+    def replace_keys(self, keys: Sequence[Key], places: Sequence[int]) -> None:
+        self._know(keys, places)
+        self.keyring.replace(keys)
 
     async def tidy(self) -> None:
         """Look for garbage and return free memory to the system every `TIDY_S`, the latter in a thread. The byte budget
@@ -163,15 +194,54 @@ class Gateway:
                     nursery.start_soon(self.rog_server.run, rogs)
                     self.api.service.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
+                self._tell_accepting(True)
                 task_status.started()
         # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
         for each in (listener, *walrus, *rog):
             each.close()
         self._closed.set()
 
+    def _tell_accepting(self, accepting: bool) -> None:
+        if self.row is not None:
+            self.row.put(Column.ACCEPTING, accepting)
+
     @staticmethod
-    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
-        return Protocol(server.name, len(server.connections), commands)
+    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> ProtocolFigures:
+        return ProtocolFigures(
+            server.name, len(server.connections), [(*key, number) for key, number in commands.items()]
+        )
+
+    async def retire(self) -> None:
+        """Leave new connections to other gateways, serve the open ones, and end them. Blocks for up to the longest wait
+        of a request and `drain_timeout_ms`; then for a drain of what is left.
+
+        1  Accept nothing: connections that wait in the kernel are the other gateways'.
+        2  End streams with a last frame; their clients come back, to another gateway.
+        3  Every response says that the connection ends. A connection without a request ends after `IDLE_S`: an active
+           client has heard it by then. If its next request arrives first, that one is served.
+        4  A connection that has ended is kept open until its client closes it: input that arrives after a close would
+           reset it, and the reset can overtake the last response.
+        5  Drain.
+        """
+        servers = (self.server, self.walrus_server, self.rog_server)
+        self._tell_accepting(False)
+        for each in servers:
+            each.stop_accepting()
+        self.flight.retire()
+        self.handover.retire()
+        idle_until = monotonic() + IDLE_S
+        with trio.move_on_after((MAX_WAIT_MS + self.limits.drain_timeout_ms) / 1000):
+            await self.api.live.drain()
+            await self.api.work.drain()
+            connected = True  # one that is being accepted now is there after the first pause
+            while connected or self.flight.count:
+                for each in servers:
+                    each.end_idle(idle_until)
+                await trio.sleep(LOOK_S)
+                if self.api.live.streams:  # opened on connections from before
+                    await self.api.live.drain()
+                connected = any(each.connections for each in servers)
+        await self.drain()
 
     async def drain(self) -> None:
         """Finish the requests in flight, refuse new ones, then close every connection and the listeners.
@@ -190,6 +260,7 @@ class Gateway:
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
+        self._tell_accepting(False)
         self._accepting.cancel()
         with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
             await self._closed.wait()
@@ -203,6 +274,10 @@ async def serve(link: ControlLink) -> None:
     start = await link.receive()
     if not isinstance(start, Start):
         return
+    if start.index == start.gateways:
+        configure("gateway-spare")
+    elif start.gateways > 1:
+        configure(f"gateway-{start.index}")
     gateway = Gateway(start)
     listener = socket.socket(fileno=start.listen_fd)
     walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
@@ -212,32 +287,28 @@ async def serve(link: ControlLink) -> None:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         gateway.shards.update(start.states)
-        await nursery.start(gateway.accept, listener, walrus, rog)
-        nursery.start_soon(gateway.tidy)
-        nursery.start_soon(gateway.api.service.history.run)
-        nursery.start_soon(gateway.expire_keys)
-        if tracing.wanted(os.environ):
-            nursery.start_soon(gateway.begin_tracing)
-        calm(OLD_SEARCHES)
-        await link.send(Ready())
-        nursery.start_soon(_tell_complete, gateway, link)
-        _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
-        while True:
-            message = await link.receive()
-            if message is None:
-                os._exit(1)  # the supervisor is gone, so this process must not serve any longer
-            if isinstance(message, Stop):
-                break
-            if isinstance(message, ShardStates):
-                gateway.shards.update(message.states)
-            elif isinstance(message, Keys):
-                gateway.keyring.replace(message.keys)
-            elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
-                gateway.api.outcomes.audit.reopened()
-            elif isinstance(message, Ping):
-                await link.send(Pong())
-            elif isinstance(message, Drain):
-                nursery.start_soon(_drain, gateway, link)
+
+        async def begin() -> None:
+            if start.others_serve:
+                with trio.move_on_after(PATIENT_S):
+                    await gateway.shards.complete.wait()
+            await nursery.start(gateway.accept, listener, walrus, rog)
+            nursery.start_soon(gateway.tidy)
+            service = gateway.api.service
+            if start.gateways > 1:
+                await nursery.start(service.colleagues.run, link.send)
+                nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
+            nursery.start_soon(service.history.run)
+            nursery.start_soon(gateway.expire_keys)
+            if tracing.wanted(os.environ):
+                nursery.start_soon(gateway.begin_tracing)
+            calm(OLD_SEARCHES)
+            await link.send(Ready())
+            nursery.start_soon(_tell_complete, gateway, link)
+            _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
+
+        nursery.start_soon(begin)  # while it waits, it has to hear of the shards, and of a stop
+        await _follow(gateway, link, nursery)
         # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
         overdue = threading.Timer(STOP_S, os._exit, (0,))
         overdue.daemon = True
@@ -248,6 +319,32 @@ async def serve(link: ControlLink) -> None:
     _log.info("gateway_stopped")
 
 
+async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) -> None:
+    """Do what the supervisor's messages say, until `Stop`."""
+    service = gateway.api.service
+    while True:
+        message = await link.receive()
+        if message is None:
+            os._exit(1)  # the supervisor is gone, so this process must not serve any longer
+        if isinstance(message, Stop):
+            return
+        if isinstance(message, ShardStates):
+            gateway.shards.update(message.states)
+        elif isinstance(message, Keys):
+            gateway.replace_keys(message.keys, message.places)
+            await link.send(KeysTaken(message.number))
+        elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
+            gateway.api.outcomes.audit.reopened()
+        elif isinstance(message, Ping):
+            await link.send(Pong(service.figures() if service.colleagues.several else None))
+        elif isinstance(message, OtherFigures):
+            service.colleagues.heard(message)
+        elif isinstance(message, Suspected):
+            gateway.shards.links.suspects.heard(message)
+        elif isinstance(message, Drain | Retire):
+            nursery.start_soon(_drain, gateway, link, isinstance(message, Retire))
+
+
 async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
     await gateway.shards.complete.wait()
     try:
@@ -256,10 +353,20 @@ async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
         pass  # the supervisor is gone, which ends this process anyway
 
 
-async def _drain(gateway: Gateway, link: ControlLink) -> None:
-    _log.info("gateway_draining", in_flight=gateway.flight.count)
-    await gateway.drain()
+async def _name_suspects(suspects: Suspects, link: ControlLink) -> None:
+    """Have the other gateways hear over which requests of this one a shard died."""
+    found, untold = trio.open_memory_channel[Suspected](math.inf)
+    suspects.on_death = found.send_nowait
+    async for suspected in untold:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the supervisor is gone
+            await link.send(suspected)
+
+
+async def _drain(gateway: Gateway, link: ControlLink, retires: bool) -> None:
+    _log.info("gateway_retiring" if retires else "gateway_draining", in_flight=gateway.flight.count)
+    await (gateway.retire() if retires else gateway.drain())
     try:
+        await link.send(Pong(gateway.api.service.figures() if gateway.api.service.colleagues.several else None))
         await link.send(Drained())
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the supervisor is gone, which ends this process anyway

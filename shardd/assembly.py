@@ -286,4 +286,5 @@ def _opened(of: Recovered, follower: LogFollower) -> Wal:
         unsynced_at=of.outcome.unsynced_at,
         seed=of.checkpoints.inventory.owner.seed,
         tail=of.outcome.tail,
+        firsts=of.outcome.firsts,
     )

@@ -45,6 +45,11 @@ class TopicFrame(MapBody):
         """Whether the frame and the topic's later ones are deferred, until missing copies are made again."""
         return False
 
+    @property
+    def reads(self) -> bool:
+        """Whether `apply` reads records, so that it raises `SegmentError` if their file is damaged."""
+        return False
+
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         raise NotImplementedError
 
@@ -115,6 +120,10 @@ class RecordsDeleted(TopicFrame):
     now: int
     seqs: list[int] | UnsetType = UNSET
     dead_lettered: int | UnsetType = UNSET
+
+    @property
+    def reads(self) -> bool:
+        return self.seqs is UNSET and self.match is not None
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         topic.expire(self.now)

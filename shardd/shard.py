@@ -30,7 +30,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.clock import Clock
 from shardd.delivery.pressure import Sample, widening_s
 from shardd.recovery.quarantine import found, refusal
-from shardd.recovery.replay import replay
+from shardd.recovery.replay import read_ahead, replay
 from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
@@ -59,8 +59,8 @@ def open_shard(
     Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Loader.load`. With `restarted`
     False, another machine continues the shard: the caller only makes a checkpoint.
 
-    A frame may need records of its topic's files, as a deletion by tag does. If they cannot be read, the recovery
-    begins again, with that topic set apart from its first frame on.
+    A frame may need records of its topic's files, as a deletion by tag does, also one that waits for copies. If they
+    cannot be read, the recovery begins again, with that topic set apart from its first frame on.
     """
     apart: dict[int, SegmentError] = {}
     while True:
@@ -126,7 +126,7 @@ def opened_shard(
 def _read_back(
     log_frames: Iterator[Found], directory: Directory, checkpoints: Checkpoints
 ) -> Iterator[tuple[int, int]]:
-    """Replay the held frames, then those of the log."""
+    """Replay the held frames, then those of the log. Raises `RecoveryError`."""
     for frame in checkpoints.loader.held:
         _replay(directory, found(frame))
     checkpoints.loader.held.clear()
@@ -137,15 +137,23 @@ def _read_back(
             raise RecoveryError(str(error)) from error
         _replay(directory, each)
         yield each.done_bytes, each.total_bytes
+    for topic in directory.visible.values():
+        if topic.deferred:
+            try:
+                read_ahead(topic)
+            except SegmentError as error:
+                raise _unread(topic.id, error) from error
 
 
 def _replay(directory: Directory, each: Found) -> None:
     try:
         replay(directory, each)
-    except Exhausted as error:
-        raise RecoveryError(str(error)) from error
     except SegmentError as error:
-        raise _NeedsFile(each.header.topic_id, error) from error
+        raise _unread(each.header.topic_id, error) from error
+
+
+def _unread(topic_id: int, error: SegmentError) -> RecoveryError:
+    return RecoveryError(str(error)) if isinstance(error, Exhausted) else _NeedsFile(topic_id, error)
 
 
 class Shard:

@@ -19,7 +19,7 @@ for lock; do
         echo "$lock:" && cat "$found"
         status=1
     else
-        echo "NOT AUDITED: $lock. pip-audit asks pypi.org for known vulnerabilities: is there a network, without a mirror?" >&2
+        echo "NOT AUDITED: $lock. pip-audit asks PyPI for known vulnerabilities: is there a network, without a mirror?" >&2
         exit 3
     fi
 done

@@ -1,4 +1,8 @@
-"""The requests in flight, and draining: whether new ones are still served."""
+"""The requests in flight, and whether new ones are still served.
+
+retire    new requests are served, and each connection ends after its response
+drain     new requests are refused as well
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ class Flight:
 
     def __init__(self) -> None:
         self.draining = False
+        self.leaving = False
+        """Whether connections end after their response: after `retire`, and after `drain`."""
         self.count = 0
         self._landed = trio.Event()
 
@@ -22,8 +28,11 @@ class Flight:
         if self.draining and not self.count:
             self._landed.set()
 
+    def retire(self) -> None:
+        self.leaving = True
+
     def drain(self) -> None:
-        self.draining = True
+        self.draining = self.leaving = True
         if not self.count:
             self._landed.set()
 

@@ -4,6 +4,8 @@ Where there are several keys, one of them gets at most half of what there is for
 
 A slot is taken where the request begins and released in the `finally` of the server that ends the response. So every
 end of a response returns the slot.
+
+`SharedSlots` hold over all gateways of a machine: each puts its counts into a page (`proto.ipc.gateway_page`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proto.model.errors import cap_reached
+from proto.ipc.gateway_page import Column, Row, column_of
+from proto.model.errors import TopicsError, cap_reached
 from proto.model.keys import Key
 
 
@@ -62,12 +65,14 @@ class Slots:
         if self._total is not None:
             _check(self._total, self.open)
         if digest:
-            total = 0 if self._total is None else self._total.most
-            most = fair(total, self._per_key.most, self._several())
-            _check(Bound(self._per_key.limit, most), self._by_key[digest])
+            _check(self._bound_of_key(), self._by_key[digest])
             self._by_key[digest] += 1
         self.open += 1
         return Slot(self, digest)
+
+    def _bound_of_key(self) -> Bound:
+        total = 0 if self._total is None else self._total.most
+        return Bound(self._per_key.limit, fair(total, self._per_key.most, self._several()))
 
     def held_by(self, key: Key) -> int:
         return self._by_key[key.digest]
@@ -80,6 +85,60 @@ class Slots:
                 del self._by_key[digest]
 
 
+class SharedSlots(Slots):
+    """Slots whose bounds hold over all gateways. `total_in` is the column of `total`, `keys_in` that of the first key;
+    None if that bound is not used."""
+
+    def __init__(
+        self,
+        total: Bound | None,
+        per_key: Bound,
+        several: Callable[[], bool],
+        row: Row,
+        total_in: Column | None,
+        keys_in: Column | None,
+    ) -> None:
+        super().__init__(total, per_key, several)
+        self._row = row
+        self._total_in = total_in
+        self._keys_in = keys_in
+
+    def take(self, key: Key) -> Slot:
+        slot = super().take(key)
+        self._put(key.digest)
+        try:
+            if self._total is not None and self._total_in is not None:
+                _check(self._total, self._row.sum(self._total_in) - 1)
+            if key.digest and self._keys_in is not None:
+                self._check_key(key.digest, self._keys_in)
+        except TopicsError:
+            slot.release()
+            raise
+        return slot
+
+    def _check_key(self, digest: bytes, first: Column) -> None:
+        bound, place = self._bound_of_key(), self._row.place(digest)
+        if place >= 0:
+            _check(bound, self._row.sum(column_of(first, place)) - 1)
+        elif self._by_key[digest] > -(-bound.most // self._row.rows) > 0:
+            raise _refused(bound)
+
+    def _give_back(self, digest: bytes) -> None:
+        super()._give_back(digest)
+        self._put(digest)
+
+    def _put(self, digest: bytes) -> None:
+        """Put this gateway's counts into the page."""
+        if self._total_in is not None:
+            self._row.put(self._total_in, self.open)
+        if digest and self._keys_in is not None and (place := self._row.place(digest)) >= 0:
+            self._row.put(column_of(self._keys_in, place), self._by_key[digest])
+
+
 def _check(bound: Bound, taken: int) -> None:
     if bound.most and taken >= bound.most:
-        raise cap_reached(bound.limit, bound.most, "wait until one has ended")
+        raise _refused(bound)
+
+
+def _refused(bound: Bound) -> TopicsError:
+    return cap_reached(bound.limit, bound.most, "wait until one has ended")

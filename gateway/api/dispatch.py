@@ -44,6 +44,7 @@ from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
+from proto.ipc.gateway_page import Row
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 from proto.process import trace
@@ -62,14 +63,15 @@ class Api:
         probe_auth: bool = False,
         hosts: Sequence[str] = (),
         cors_origins: Sequence[str] = (),
+        row: Row | None = None,
     ) -> None:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
-        self.live = Live(shards, limits, keyring, budget)
+        self.live = Live(shards, limits, keyring, budget, several_gateways=row is not None)
         self.work = Work(shards, limits, keyring)
         self.outcomes = Outcomes()
         self.recognition = Recognition(self.origins, keyring)
-        self.entry = Entry(flight, keyring, tickets, limits, probe_auth=probe_auth)
+        self.entry = Entry(flight, keyring, tickets, limits, probe_auth=probe_auth, row=row)
         self.bodies = Bodies(limits)
         streams, outcomes = self.entry.streams, self.outcomes
         self.service = Service(shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth)

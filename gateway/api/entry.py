@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl
 
 from gateway.admission.in_flight import Flight
-from gateway.admission.slots import Bound, Slots
+from gateway.admission.slots import Bound, SharedSlots, Slots
 from gateway.api.plan import Plan
 from gateway.api.tickets import Tickets, check_form
 from gateway.contract.auth import EVERYBODY, UNPROVEN, Keyring, check_scope
@@ -17,6 +17,7 @@ from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import defaults, parse_query
 from gateway.http.messages import Request
+from proto.ipc.gateway_page import Column, Row
 from proto.model.errors import shutting_down
 from proto.model.keys import Key, Scope, check_name
 from proto.model.limits import Limits
@@ -28,15 +29,32 @@ MAX_UNPROVEN = 256
 
 class Entry:
     def __init__(
-        self, flight: Flight, keyring: Keyring, tickets: Tickets, limits: Limits, *, probe_auth: bool = False
+        self,
+        flight: Flight,
+        keyring: Keyring,
+        tickets: Tickets,
+        limits: Limits,
+        *,
+        probe_auth: bool = False,
+        row: Row | None = None,
     ) -> None:
-        self.requests = Slots(None, Bound("max_inflight_per_key", limits.max_inflight_per_key))
-        self.streams = Slots(
+        """`row` is this gateway's in the page of several gateways."""
+
+        def slots(total: Bound | None, per_key: Bound, total_in: Column | None, keys_in: Column | None) -> Slots:
+            if row is None:
+                return Slots(total, per_key, lambda: keyring.several)
+            return SharedSlots(total, per_key, lambda: keyring.several, row, total_in, keys_in)
+
+        each = Bound("max_inflight_per_key", limits.max_inflight_per_key)
+        self.requests = slots(None, each, None, Column.KEY_REQUESTS)
+        self.streams = slots(
             Bound("max_sse_connections", limits.max_sse_connections),
             Bound("max_sse_connections_per_key", limits.max_sse_connections_per_key),
-            lambda: keyring.several,
+            Column.STREAMS,
+            Column.KEY_STREAMS,
         )
-        self.unproven = Slots(Bound("max_unauthenticated_sockets", MAX_UNPROVEN), Bound("", 0))
+        unproven = Bound("max_unauthenticated_sockets", MAX_UNPROVEN)
+        self.unproven = slots(unproven, Bound("", 0), Column.UNPROVEN, None)
         self._flight = flight
         self._keyring = keyring
         self._tickets = tickets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -15,10 +15,14 @@ from gateway.contract import openapi
 from gateway.contract.auth import Keyring
 from gateway.http.messages import Request, Response
 from gateway.observe import metrics
+from gateway.observe.colleagues import Colleagues
 from gateway.observe.history import Recorder
+from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from gateway.streams import asyncapi
+from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures, served
 from proto.model.limits import Limits
+from proto.process.faults import faults
 
 
 class Service:
@@ -33,8 +37,9 @@ class Service:
         *,
         probe_auth: bool,
     ) -> None:
-        self.history = Recorder(shards, outcomes.served)
-        self.protocols: list[Callable[[], metrics.Protocol]] = []
+        self.colleagues = Colleagues(self.figures)
+        self.history = Recorder(shards, outcomes.served, others=self._others)
+        self.protocols: list[Callable[[], ProtocolFigures]] = []
         """Functions that return the metrics of the other protocols."""
         self._shards = shards
         self._flight = flight
@@ -43,7 +48,7 @@ class Service:
         self._outcomes = outcomes
         self._streams = streams
         self._probe_auth = probe_auth
-        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
+        self._scraper = metrics.Scraper(shards, self.colleagues, limits.metrics_max_topics)
         self.handlers: dict[str, Handler] = {
             "health": self._health,
             "ready": self._ready,
@@ -52,6 +57,22 @@ class Service:
             "openapi": self._openapi,
             "asyncapi": self._asyncapi,
         }
+
+    def figures(self) -> GatewayFigures:
+        """What this gateway counts."""
+        return GatewayFigures(
+            gateways=1,
+            requests=[(*key, number) for key, number in self._outcomes.served.items()],
+            internal_errors=dict(faults.counts),
+            in_flight=self._flight.count,
+            streams=self._streams.open,
+            uptime_ms=uptime_ms(),
+            protocols=[each() for each in self.protocols],
+        )
+
+    async def _others(self) -> Mapping[tuple[str, int], int]:
+        """The requests that other gateways have served."""
+        return served((await self.colleagues.ask())[1])
 
     async def _health(self, plan: Plan, body: bytes, request: Request) -> Response:
         return health.health()
@@ -62,7 +83,7 @@ class Service:
     async def _metrics(self, plan: Plan, body: bytes, request: Request) -> Response:
         from gateway.observe import families  # loads prometheus_client, which no other request needs
 
-        stats = await self._scraper.stats(plan.key)
+        stats, gateways = await self._scraper.scrape(plan.key)
         shards = self._shards
         snapshot = metrics.Snapshot(
             phases=[state.phase for state in shards.states],
@@ -72,10 +93,8 @@ class Service:
             counters=shards.counters,
             shard_stats=stats,
             draining=self._flight.draining,
-            requests=self._outcomes.served,
-            in_flight=self._flight.count,
-            streams=self._streams.open,
-            protocols=[each() for each in self.protocols],
+            gateways=gateways,
+            several_gateways=self.colleagues.several,
             max_topics=self._limits.metrics_max_topics,
             incarnations=[state.incarnation for state in shards.states],
         )

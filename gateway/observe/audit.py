@@ -10,10 +10,10 @@ makes a topic, and a publish with `config` in a WebSocket, whose commands have l
 client that left; the change may have been made. A refusal is a 401 or 403. `key` is the beginning of the key's digest,
 as in the request log; null if none was found. No line has a key, a query, a header or a payload.
 
-A stranger can cause refusals, so a window has at most `MOST` lines of them, and the next line of any kind, or `flush`,
-says how many more there were. The supervisor opens the file, and opens it again when it was renamed; each line is one
-`write` at its end, so a program may truncate it meanwhile. A line that cannot be written is lost and told to the log:
-requests continue.
+A stranger can cause refusals, so a window has at most `MOST` lines of them, of several gateways each an equal part, and
+the next line of any kind, or `flush`, says how many more there were. The supervisor opens the file, and opens it again
+when it was renamed; each line is one `write` at its end, so a program may truncate it meanwhile. A line that cannot be
+written is lost and told to the log: requests continue.
 """
 
 from __future__ import annotations
@@ -46,13 +46,21 @@ _log: FilteringBoundLogger = structlog.get_logger()
 class Audit:
     """Writes to `descriptor`, which is open for appending. Newer ones come through `further`, a socket."""
 
-    def __init__(self, descriptor: int, further: int = -1, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        further: int = -1,
+        monotonic: Callable[[], float] = time.monotonic,
+        gateways: int = 1,
+    ) -> None:
+        """Each of several `gateways` has an equal part of the lines."""
         self._descriptor = descriptor
         self._further = socket.socket(fileno=further) if further >= 0 else None
         if self._further is not None:
             self._further.setblocking(False)
             self.reopened()  # the file may have been opened again after `descriptor` was inherited
         self._monotonic = monotonic
+        self._most = -(-MOST // gateways)
         self._ends = 0.0
         self._lines = 0
         self._suppressed = 0
@@ -64,7 +72,7 @@ class Audit:
         `delete`, which its operation does not tell."""
         if status in _REFUSED:
             self.flush()
-            if self._lines >= MOST:
+            if self._lines >= self._most:
                 self._suppressed += 1
                 return
             self._lines += 1

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observe.metrics import Protocol, Snapshot
+from gateway.observe.metrics import Snapshot
 from proto.ipc.control import PHASES
 from proto.ipc.figures import (
     ClockFigures,
@@ -25,6 +25,7 @@ from proto.ipc.figures import (
     TopicRow,
     WalFigures,
 )
+from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
 from proto.model.durability import BY_NAME
 from proto.model.visible import visible
 
@@ -110,19 +111,21 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "topics_router_copies_total", "Records copied by routers.", sum(each.router_copies for each in stats)
     )
-    yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
+    yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.gateways.streams)
     yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", sum(each.watch_sessions for each in stats))
     ready = all(snapshot.serving) and not snapshot.draining
     yield GaugeMetricFamily("topics_ready", "1 when every shard serves and answers.", int(ready))
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
-    yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
+    yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.gateways.uptime_ms)
     yield from _shard_families(snapshot)
     yield from _clock_families([each.clock for each in stats])
     yield from _disk_families([each.disk for each in stats])
     yield from _replica_families([each.replica for each in stats])
     yield from _request_families(snapshot)
     yield _internal_errors(snapshot)
-    for protocol in snapshot.protocols:
+    if snapshot.several_gateways:
+        yield from _gateway_families(snapshot.gateways)
+    for protocol in snapshot.gateways.protocols:
         yield from _protocol_families(protocol)
     yield from _topic_families(stats, snapshot.max_topics)
     yield from _cursor_families(stats, snapshot.max_topics)
@@ -146,7 +149,7 @@ def _internal_errors(snapshot: Snapshot) -> Metric:
         "Exceptions that failed one request, reader or task.",
         labels=["process", "operation"],
     )
-    processes = {"gateway": snapshot.internal_errors}
+    processes = {"gateway": snapshot.gateways.internal_errors}
     for index, shard in enumerate(snapshot.shard_stats):
         processes[f"shard-{index:02d}"] = shard.internal_errors
     for process, counts in processes.items():
@@ -218,17 +221,24 @@ def _replica_families(replicas: list[ReplicaFigures | None]) -> Iterator[Metric]
     yield role
 
 
+def _gateway_families(gateways: GatewayFigures) -> Iterator[Metric]:
+    yield GaugeMetricFamily("topics_gateways", "Gateways that live.", gateways.gateways)
+    yield CounterMetricFamily(
+        "topics_gateway_restarts", "How often a gateway died and was started again.", gateways.deaths
+    )
+
+
 def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
     served = CounterMetricFamily(
         "topics_http_requests", "Answers by operation and HTTP status.", labels=["operation", "status"]
     )
-    for (operation, status), number in sorted(snapshot.requests.items()):
+    for operation, status, number in sorted(snapshot.gateways.requests):
         served.add_metric([operation, str(status)], number)
     yield served
-    yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
+    yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.gateways.in_flight)
 
 
-def _protocol_families(protocol: Protocol) -> Iterator[Metric]:
+def _protocol_families(protocol: ProtocolFigures) -> Iterator[Metric]:
     name = protocol.name
     yield GaugeMetricFamily(
         f"topics_{name}_connections", f"Open {name.capitalize()} connections.", protocol.connections
@@ -236,8 +246,8 @@ def _protocol_families(protocol: Protocol) -> Iterator[Metric]:
     commands = CounterMetricFamily(
         f"topics_{name}_commands", f"{name.capitalize()} commands by result.", labels=["command", "result"]
     )
-    for labels, number in sorted(protocol.commands.items()):
-        commands.add_metric(list(labels), number)
+    for command, result, number in sorted(protocol.commands):
+        commands.add_metric([command, result], number)
     yield commands
 
 

@@ -1,4 +1,5 @@
-"""History: rates and latencies of the last hour, a sample every ten seconds, in the memory of the gateway.
+"""History: rates and latencies of the last hour, a sample every ten seconds, in the memory of the gateway. Of several
+gateways, each keeps one of the whole service, since its own start.
 
 A sample is what counters have changed by since the one before. They are counted anyway, so a request pays nothing; a
 shard answers with a few numbers, however much it stores. A sample takes 180 bytes, the whole ring 64 KiB at most. It
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import nan
@@ -36,6 +37,8 @@ _ROW = ("at", *_RATES, "waiting", "answer_us", "sync_median_us", "sync_p99_us")
 _READS = frozenset(each.name for each in OPERATIONS if each.scope == Scope.READ and not each.always)
 _WRITES = frozenset(each.name for each in OPERATIONS if each.scope is not None and not each.always) - _READS
 """Probes, metrics and documents count as neither."""
+Served = Mapping[tuple[str, int], int]
+"""Answers by operation and status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,24 @@ class _Seen:
     figures: Sampled
 
 
+async def _none() -> Served:
+    return {}
+
+
 class Recorder:
-    """The recorder: `run` takes the samples, `answer` shows them. `served` counts answers by operation and status."""
+    """The recorder: `run` takes the samples, `answer` shows them. `served` counts answers by operation and status,
+    `others` returns those of other gateways."""
 
     def __init__(
-        self, shards: Shards, served: Mapping[tuple[str, int], int], clock: Callable[[], float] = monotonic
+        self,
+        shards: Shards,
+        served: Served,
+        clock: Callable[[], float] = monotonic,
+        others: Callable[[], Awaitable[Served]] = _none,
     ) -> None:
         self._shards = shards
         self._served = served
+        self._others = others
         self._clock = clock
         self._rows: deque[array[float]] = deque(maxlen=MOST)
         self._since = self._at = clock()
@@ -61,6 +74,7 @@ class Recorder:
         self._seen: dict[int, _Seen] = {}
 
     async def run(self) -> None:
+        self._requests = _requests(await self._others())
         while True:
             await trio.sleep(max(self._at + EVERY_S - self._clock(), 0))
             try:
@@ -76,7 +90,7 @@ class Recorder:
         with trio.move_on_after(PATIENCE_S):
             await self._shards.ask_serving(Sample(), replies)
         now = self._clock()
-        requests = _requests(self._served)
+        requests = _sum(_requests(self._served), _requests(await self._others()))
         changed = [after - before for after, before in zip(requests, self._requests, strict=True)]
         shards, syncs, waiting = self._changes(replies)
         seconds = max(now - self._at, 0.001)
@@ -119,7 +133,11 @@ def _counters(sampled: Sampled) -> tuple[int, int, int]:
     return sampled.records, sampled.copies, sampled.bytes
 
 
-def _requests(served: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
+def _sum(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _requests(served: Served) -> tuple[int, int, int]:
     """How many requests were answered: reads, others, and errors among both."""
     rows = served.items()
     reads = sum(number for (name, _), number in rows if name in _READS)

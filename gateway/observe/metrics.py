@@ -1,41 +1,33 @@
 """Metrics: the shards' statistics, summed, as Prometheus text or as JSON.
 
-A shard that is down counts with its last statistics, so that a restart does not look like lost topics.
+A shard that is down counts with its last statistics, so that a restart does not look like lost topics. Of several
+gateways, each shows the same ones: the last that any of them got.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
-from gateway.observe.uptime import uptime_ms
+from gateway.observe.colleagues import Colleagues
 from gateway.shards.client import Shards
 from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures, together
 from proto.ipc.message import Reply
 from proto.ipc.operations import Figures, Stats
 from proto.model.keys import Key
-from proto.process.faults import faults
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """A protocol other than HTTP: its name, its open connections, its commands so far by (command, result)."""
-
-    name: str
-    connections: int
-    commands: Mapping[tuple[str, str], int]
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies. `max_topics` limits
-    the topics, and the cursors, of all shards that have metrics of their own."""
+    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies, `gateways` those of all
+    gateways together. `max_topics` limits the topics, and the cursors, of all shards that have metrics of their own."""
 
     phases: list[str]
     serving: list[bool]
@@ -43,39 +35,44 @@ class Snapshot:
     counters: list[tuple[int, int, int]]
     shard_stats: list[ShardFigures]
     draining: bool
-    requests: Mapping[tuple[str, int], int]
-    in_flight: int
-    streams: int
+    gateways: GatewayFigures
     max_topics: int
     incarnations: list[int]
-    protocols: Sequence[Protocol] = ()
     hangs: Sequence[int] = ()
-    internal_errors: Mapping[str, int] = field(default_factory=faults.counts.copy)
-    """Of the gateway, by operation."""
-    uptime_ms: int = field(default_factory=uptime_ms)
+    several_gateways: bool = False
 
 
 class Scraper:
     """The scraper: asks the shards for statistics and keeps their last replies."""
 
-    def __init__(self, shards: Shards, max_topics: int) -> None:
+    def __init__(self, shards: Shards, colleagues: Colleagues, max_topics: int) -> None:
         self._shards = shards
+        self._colleagues = colleagues
         self._max_topics = max_topics
         self._last: list[ShardFigures] = [ShardFigures()] * len(shards.states)
 
-    async def stats(self, key: Key) -> list[ShardFigures]:
-        """Return the latest statistics of every shard. Rows per topic and cursor cover only the key's topics. Raises no
-        errors of shards: a shard that does not reply counts with its last statistics."""
+    async def scrape(self, key: Key) -> tuple[list[ShardFigures], GatewayFigures]:
+        """Return the latest statistics of every shard, and those of all gateways together. Rows per topic and cursor
+        cover only the key's topics. Raises no errors of shards: a shard that does not reply counts with its last
+        statistics."""
         asked = Stats(self._max_topics, self._max_topics, key.prefixes)
         latest = list(self._last)
         replies: dict[int, Reply[Figures]] = {}
         await self._shards.ask_serving(asked, replies)
+        answered: dict[int, ShardFigures] = {}
         for index, reply in replies.items():
             if reply.extra is not None:
                 latest[index] = reply.extra.figures
+                answered[index] = reply.extra.figures.bare()
                 if not key.prefixes:
                     self._last[index] = reply.extra.figures
-        return [_covered(stats, key) for stats in latest]
+        missing = [index for index in range(len(latest)) if index not in answered]
+        gateways = together(await self._colleagues.ask(answered, missing))
+        for index in missing:
+            known = self._colleagues.shards.get(index)
+            if known is not None and known != latest[index].bare():  # another gateway has asked since: without rows
+                latest[index] = known
+        return [_covered(stats, key) for stats in latest], gateways
 
 
 def _covered(stats: ShardFigures, key: Key) -> ShardFigures:

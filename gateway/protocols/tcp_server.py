@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import Budget, Kind
+from gateway.admission.connection_shares import Sharing
 from gateway.admission.in_flight import Flight
 from gateway.admission.transfer_rate import Pace, due
 from proto.model.errors import TopicsError
@@ -81,8 +82,17 @@ class TcpConnection:
         finally:
             self._raw.close()
 
+    def asks(self) -> bool:
+        """Whether bytes of a command have arrived that were not read yet. An end now would lose that command."""
+        if self.since == math.inf:
+            return False
+        try:
+            return bool(self._raw.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False  # nothing has arrived, or the client is gone
+
     async def _serve(self) -> None:
-        while not self._flight.draining:
+        while not self._flight.draining and (self._buffer or not self._flight.leaving):
             hold = self._budget.hold(Kind.BODY)
             try:
                 try:
@@ -110,7 +120,7 @@ class TcpConnection:
                     return
             finally:
                 hold.release()
-        await self._linger()  # drained: commands sent ahead are not carried out
+        await self._linger()  # when drained, commands sent ahead are not carried out
 
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()
@@ -194,20 +204,36 @@ class TcpConnection:
 class TcpServer:
     """All connections of one protocol, over any number of listening sockets."""
 
-    def __init__(self, name: str, limits: Limits, flight: Flight, budget: Budget) -> None:
+    def __init__(
+        self, name: str, limits: Limits, flight: Flight, budget: Budget, sharing: Sharing | None = None
+    ) -> None:
         self.connections: set[TcpConnection] = set()
         self.name = name
         self._limits = limits
         self._flight = flight
         self._budget = budget
         self._left = trio.Event()
+        self._sharing = sharing or Sharing()
+        self._accepting = trio.CancelScope()
 
     async def run(self, listening: list[Listening]) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
-            for listener, session in listening:
-                nursery.start_soon(self._accept, listener, session, nursery)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener, session in listening:
+                        accepting.start_soon(self._accept, listener, session, nursery)
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to other gateways."""
+        self._accepting.cancel()
+
+    def end_idle(self, at: float) -> None:
+        """Have connections without a command end at `at` (`monotonic`) unless one comes."""
+        for connection in self.connections:
+            if connection.since != math.inf:
+                connection.deadline = min(connection.deadline, at)
 
     def drain(self) -> None:
         """End the connections that wait for a command. The others finish their command and then end."""
@@ -220,8 +246,10 @@ class TcpServer:
         while True:
             await wait_readable(listener)
             if len(self.connections) >= self._limits.protocol_max_connections:
-                await self._make_room()
+                if not await self._sharing.others_take(listener, len(self.connections)):
+                    await self._make_room()
                 continue
+            await self._sharing.polite(listener, len(self.connections))
             try:
                 raw, _ = listener.accept()
             except BlockingIOError:
@@ -234,6 +262,7 @@ class TcpServer:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = TcpConnection(raw, session(), self._limits, self._flight, self._budget)
             self.connections.add(connection)
+            self._sharing.count(len(self.connections))
             nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: TcpConnection) -> None:
@@ -241,6 +270,7 @@ class TcpServer:
             await connection.run()
         finally:
             self.connections.discard(connection)
+            self._sharing.count(len(self.connections))
             self._left.set()
 
     async def _make_room(self) -> None:
@@ -257,6 +287,9 @@ class TcpServer:
     async def _sweep(self) -> None:
         while True:
             await trio.sleep(min(SWEEP_S, self._limits.protocol_idle_timeout_ms / 4000))
-            now = monotonic()
-            for connection in [c for c in self.connections if c.deadline <= now]:
-                connection.scope.cancel()
+            self.sweep(monotonic())
+
+    def sweep(self, now: float) -> None:
+        """End the connections whose deadline has passed. One whose next command has just arrived is spared."""
+        for connection in [c for c in self.connections if c.deadline <= now and not c.asks()]:
+            connection.scope.cancel()

@@ -129,6 +129,15 @@ class Connection:
             except OSError:
                 pass  # it is closed already
 
+    def asks(self) -> bool:
+        """Whether bytes of a request have arrived that were not read yet. An end now would lose that request."""
+        if not self.waiting or self.buffer or not self._owned:
+            return False
+        try:
+            return bool(self._raw.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False  # nothing has arrived, or the client is gone
+
     def peer(self) -> str:
         return address_of(self._raw)
 
@@ -169,7 +178,7 @@ class Connection:
                 if not request.read and 0 < request.length <= len(self.buffer):
                     self.take(request.length)
                     request.read = True
-                keep = head.keep_alive and request.read and not front.flight.draining
+                keep = head.keep_alive and request.read and not front.flight.leaving
                 if response.live is not None or response.upgraded is not None:
                     keep = await self._send_lasting(response, request, keep)
                 else:
@@ -180,7 +189,7 @@ class Connection:
                 request.finish()
                 front.flight.leave()
             if not keep:
-                if not request.read:
+                if not request.read or front.flight.leaving:
                     await self._linger()
                 return
             if self.buffer:

@@ -89,6 +89,8 @@ class Http2Server:
         self.limits = limits
         self.budget = budget
         self.draining = False
+        self.leaving = False
+        """Whether connections end with their last stream."""
         self.floods = Floods()
         self.open = 0
         """Streams that are open on all connections."""
@@ -100,6 +102,11 @@ class Http2Server:
     def drain(self) -> None:
         """Refuse new streams, and close connections as their last stream ends."""
         self.draining = True
+        self.retire()
+
+    def retire(self) -> None:
+        """Close connections as their last stream ends."""
+        self.leaving = True
         self._drains.set()
         for connection in tuple(self._connections):
             connection.close_if_idle()
@@ -192,13 +199,15 @@ class Http2Connection:
             self._close(ErrorCodes.NO_ERROR)
             tasks.cancel_scope.deadline = trio.current_time() + LINGER_PAUSE_S
             self._wake()
+            if self._reading.cancelled_caught and self._server.leaving and not self._dead:
+                await self._linger()
 
     def peer(self) -> str:
         return address_of(self._raw)
 
     def close_if_idle(self) -> None:
-        """While the server drains, end the connection if it has no stream."""
-        if self._server.draining and not self._streams:
+        """Once the server drains or retires, end the connection if it has no stream."""
+        if self._server.leaving and not self._streams:
             self._reading.cancel()
 
     # -- reading

@@ -94,7 +94,7 @@ class HypercornHandover:
         self._limits = limits
         self._budget = budget
         self._loading = trio.Lock()
-        self._draining = False
+        self._draining = self._retiring = False
         self._http2: Http2Server | None = None
         self._pages: Pages | None = None
         self._server: Any = None
@@ -143,12 +143,20 @@ class HypercornHandover:
                 )
                 if self._draining:
                     self._http2.drain()
+                elif self._retiring:
+                    self._http2.retire()
             return self._http2
 
     async def _page(self, request: Request) -> Response:
         await self.prepare()
         assert self._pages is not None
         return await page(self._pages, request)
+
+    def retire(self) -> None:
+        """Close HTTP/2 connections as they become idle. Others have one page each."""
+        self._retiring = True
+        if self._http2 is not None:
+            self._http2.retire()
 
     async def drain(self) -> None:
         """Refuse new HTTP/2 streams and close connections as they become idle."""

@@ -13,6 +13,7 @@ import trio
 from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable
 
+from gateway.admission.connection_shares import Sharing
 from gateway.server.connection import Connection
 from gateway.server.eviction import most_connections, who_leaves
 from gateway.server.front import Front
@@ -23,12 +24,16 @@ _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Http1Server:
-    def __init__(self, front: Front, reactor: Reactor, other_connections: int = 0) -> None:
+    def __init__(
+        self, front: Front, reactor: Reactor, other_connections: int = 0, sharing: Sharing | None = None
+    ) -> None:
         self.connections: set[Connection] = set()
         self.most = most_connections(front.limits.max_connections, other_connections)
         self._reactor = reactor
         self._front = front
         self._left = trio.Event()
+        self._sharing = sharing or Sharing()
+        self._accepting = trio.CancelScope()
 
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -39,17 +44,30 @@ class Http1Server:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
                 task_status.started()
-                await self._accept(listener, nursery)
+                with self._accepting:
+                    await self._accept(listener, nursery)
         finally:
             for connection in tuple(self.connections):
                 connection.drive.close()
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to other gateways."""
+        self._accepting.cancel()
+
+    def end_idle(self, at: float) -> None:
+        """Have connections without a request end at `at` (`monotonic`) unless one comes."""
+        for connection in self.connections:
+            if connection.waiting and connection.phase == "idle" and not connection.buffer:
+                connection.deadline = min(connection.deadline, at)
 
     async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         while True:
             if len(self.connections) >= self.most:
                 await wait_readable(listener)
-                await self._make_room()
+                if not await self._sharing.others_take(listener, len(self.connections)):
+                    await self._make_room()
                 continue
+            await self._sharing.polite(listener, len(self.connections))
             try:
                 raw, _ = listener.accept()
             except BlockingIOError:
@@ -69,10 +87,12 @@ class Http1Server:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self._front, raw)
         self.connections.add(connection)
+        self._sharing.count(len(self.connections))
         connection.drive = Drive(self._reactor, raw, connection, nursery, partial(self._ended, connection))
 
     def _ended(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._sharing.count(len(self.connections))
         del connection.drive  # each refers to the other
         self._left.set()
 
@@ -97,6 +117,10 @@ class Http1Server:
         shortest = min(limits.header_timeout_ms, limits.body_timeout_ms, limits.idle_timeout_ms) / 1000
         while True:
             await trio.sleep(min(0.5, shortest / 4))
-            now = monotonic()
-            for connection in [c for c in self.connections if c.deadline <= now]:
-                connection.expire()
+            self.sweep(monotonic())
+
+    def sweep(self, now: float) -> None:
+        """End the connections whose deadline has passed. One whose next request has just arrived is spared: a turn that
+        is late, on a busy machine, must not cut it."""
+        for connection in [c for c in self.connections if c.deadline <= now and not c.asks()]:
+            connection.expire()

@@ -42,14 +42,16 @@ ESTABLISH_S = 10.0
 
 
 class Live:
-    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring, budget: Budget) -> None:
+    def __init__(
+        self, shards: Shards, limits: Limits, keyring: Keyring, budget: Budget, *, several_gateways: bool = False
+    ) -> None:
         self.keyring = keyring
         self.limits = limits
         self.shards = shards
         self.feeds = TopicFeeds(shards, limits, budget)
         self.names = PrefixFeeds(shards, limits)
         self.sessions = Sessions(shards, limits)
-        self.session_caps = SessionCaps(shards, limits, keyring)
+        self.session_caps = SessionCaps(shards, limits, keyring, several_gateways=several_gateways)
         self.streams: dict[Stream, None] = {}
         self._draining = False
 

@@ -2,8 +2,8 @@
 
 Each shard has an even share of the cap on all sessions, and a session is made in a shard that has less than
 its share. So the cap holds at any number of gateways. The cap per key is compared with the latest counts of the shards:
-exact with one gateway, which makes one session of a key at a time. Another gateway's sessions count once a shard has
-told of them, so several gateways may pass it.
+exact with one gateway, which makes one session of a key at a time. One of several gateways asks for the counts each
+time. Gateways that make sessions of a key at the same moment may pass the cap by one for each other gateway.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from proto.model.limits import Limits
 IN_ALL = "max_watch_sessions"
 PER_KEY = "max_watch_sessions_per_key"
 WID_BYTES = 16
+COUNT_S = 1.0
+"""How long one of several gateways waits for the counts. Of a shard that is silent, the latest one holds."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,11 +55,12 @@ def _drawn() -> str:
 
 
 class SessionCaps:
-    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring, *, several_gateways: bool = False) -> None:
         self._shards = shards
         self._keyring = keyring
         self._most = limits.max_watch_sessions
         self._most_owned = limits.max_watch_sessions_per_key
+        self._several_gateways = several_gateways
         self._owned: dict[bytes, list[int | None]] = {}
         """For each key that made a session, its number of sessions in each shard's latest reply."""
         self._making = trio.Lock()
@@ -76,7 +79,10 @@ class SessionCaps:
             return await self._make_somewhere(SessionMake(key.digest, shown), body)
         async with self._making:
             counts = self._owned.setdefault(key.digest, [None] * len(self._shards.states))
-            if None in counts:
+            if self._several_gateways:
+                with trio.move_on_after(COUNT_S):
+                    await self._count(key.digest)
+            elif None in counts:
                 await self._count(key.digest)
             asked = SessionMake(key.digest, shown, most_per_key=most_owned)
             try:

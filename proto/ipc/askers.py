@@ -5,6 +5,7 @@ front of each of its packets:
 
     g<index>.<incarnation>    a gateway
     s<index>.<incarnation>    a shard that asks other shards
+    spare.<incarnation>       a gateway that serves only while the others are replaced; it divides no window
 
 ZeroMQ does not report the end of a peer. The supervisor does:
 
@@ -30,6 +31,10 @@ from collections.abc import Callable, Mapping
 def gateway(index: int) -> str:
     """Name of a gateway in all its incarnations."""
     return f"g{index}"
+
+
+SPARE = "spare"
+"""Name of the spare gateway in all its incarnations."""
 
 
 def shard(index: int) -> str:

@@ -5,10 +5,13 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
 
     supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
-                            Drain(), Stop()
+                            Retire(), Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
+    between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
+    the supervisor          (`proto.ipc.gateway_figures`)
+    gateway → supervisor    Suspected(...), passed on to the other gateways, if there are several
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
-    gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
+    gateway → supervisor    Ready(), Complete(), KeysTaken(...) for each Keys, Drained(), Failed(...)
 
 `Failed` announces an exit that a restart alone does not repair (corrupt file, unknown format). The supervisor shows
 the message and restarts the shard after a long pause. The shard is in phase `failed` until a restart succeeds. After
@@ -23,6 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from proto.errors import ProtoError
+from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures
 from proto.model.keys import Key
 from proto.model.limits import Limits
 
@@ -102,12 +107,30 @@ class Start(Struct, frozen=True, tag=True):
     """Descriptor of the memory of `proto.ipc.in_hand`."""
     cors_origins: list[str] = []
     """Origins of other sites whose pages may use the service (CORS)."""
+    gateways: int = 1
+    """How many gateways divide memory and connections."""
+    others_serve: bool = False
+    """Gateway: accept connections once all shards are reached, because others serve them until then."""
+    page_fd: int = -1
+    """Descriptor of the memory of `proto.ipc.gateway_page`, -1 where there is one gateway."""
+    places: list[int] = []
+    """As in `Keys`."""
 
 
 class Keys(Struct, frozen=True, tag=True):
-    """Gateway: replace the set of known keys by these."""
+    """Gateway: replace the set of known keys by these. `places` are those of `proto.ipc.gateway_page`, if there are
+    several gateways."""
 
     keys: list[Key]
+    places: list[int] = []
+    number: int = 0
+    """Counts the reloads of the supervisor."""
+
+
+class KeysTaken(Struct, frozen=True, tag=True):
+    """Gateway: every request from now on is judged by the keys of this reload."""
+
+    number: int
 
 
 class AuditLog(Struct, frozen=True, tag=True):
@@ -148,6 +171,11 @@ class Drain(Struct, frozen=True, tag=True):
     """Gateway: refuse new work, finish what is in flight, answer `Drained`."""
 
 
+class Retire(Struct, frozen=True, tag=True):
+    """Gateway: others serve new clients from now on. Accept no connection, serve what comes on those that are open, end
+    each after its response, answer `Drained`."""
+
+
 class Drained(Struct, frozen=True, tag=True): ...
 
 
@@ -162,7 +190,38 @@ class TakeOver(Struct, frozen=True, tag=True):
 class Ping(Struct, frozen=True, tag=True): ...
 
 
-class Pong(Struct, frozen=True, tag=True): ...
+class Pong(Struct, frozen=True, tag=True):
+    figures: GatewayFigures | None = None
+    """Of one of several gateways."""
+
+
+class FiguresWanted(Struct, frozen=True, tag=True):
+    """Gateway: what it counts itself, and a question for the others. `number` counts its questions."""
+
+    number: int
+    figures: GatewayFigures
+    shards: dict[int, ShardFigures] = {}
+    """What shards have answered to a scrape, without rows."""
+    missing: list[int] = []
+    """The shards that have not answered to it."""
+
+
+class OtherFigures(Struct, frozen=True, tag=True):
+    """Supervisor: the answer to the gateway's last question, of that `number`."""
+
+    number: int
+    figures: GatewayFigures
+    shards: dict[int, ShardFigures] = {}
+    """What each of the missing shards has answered last, to any gateway."""
+
+
+class Suspected(Struct, frozen=True, tag=True):
+    """Gateway: a process of a shard died over requests of another gateway, see `proto.ipc.suspects`. Supervisor: over
+    requests of this one."""
+
+    shard: int
+    incarnation: int
+    prints: list[str]
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -172,6 +231,7 @@ class Failed(Struct, frozen=True, tag=True):
 Control = (
     Start
     | Keys
+    | KeysTaken
     | AuditLog
     | Shards
     | Askers
@@ -179,11 +239,15 @@ Control = (
     | Ready
     | Complete
     | Drain
+    | Retire
     | Drained
     | Stop
     | TakeOver
     | Ping
     | Pong
+    | FiguresWanted
+    | OtherFigures
+    | Suspected
     | Failed
 )
 _decode = msgspec.msgpack.Decoder(Control).decode

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class TopicRow(NamedTuple):
@@ -114,3 +115,7 @@ class ShardFigures(Struct, frozen=True):
     replica: ReplicaFigures | None = None
     wal: WalFigures = WalFigures()
     fsync_us: SyncHistogram = SyncHistogram()
+
+    def bare(self) -> ShardFigures:
+        """Without rows."""
+        return replace(self, per_topic=[], per_queue=[], cursor_lag=[])

@@ -297,10 +297,9 @@ class Link:
     def fail(self, in_hand: Iterable[Sequence[int]] = ()) -> None:
         """Fail every waiter and end `run`. Idempotent. `in_hand` are the marks of the requests that the shard died
         over."""
-        for ident, deadline_ns in in_hand:
-            suspect = self.waiting.get(ident)
-            if suspect is not None and suspect.request.deadline_ns == deadline_ns:
-                self._owner.suspects.died(self.state.index, suspect.request)
+        sent = [(self.waiting.get(ident), deadline_ns) for ident, deadline_ns in in_hand]
+        died_over = [p.request for p, deadline_ns in sent if p is not None and p.request.deadline_ns == deadline_ns]
+        self._owner.suspects.died(self.state.index, self.state.incarnation, died_over)
         self._closed = True
         self._queue.clear()
         self.scope.cancel()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ import structlog
 import xxhash
 from structlog.typing import FilteringBoundLogger
 
+from proto.ipc.control import Suspected
 from proto.ipc.message import Request
 from proto.ipc.operations import NAMES, Growing, Operation, RouterDelete, RouterPut
 from proto.model.errors import ErrorCode, TopicsError
@@ -37,35 +38,52 @@ _log: FilteringBoundLogger = structlog.get_logger()
 
 class Suspects:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.on_death: Callable[[Suspected], object] = lambda suspected: None
+        """Called with the requests of this process that a shard died over."""
         self._monotonic = monotonic
-        self._deaths: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Number of deaths, and the time of the last one, by print; the oldest first."""
+        self._deaths: OrderedDict[str, tuple[int, float, tuple[int, int]]] = OrderedDict()
+        """Number of deaths, the time of the last one, and the shard and incarnation that died, by print; the oldest
+        first."""
 
     def __len__(self) -> int:
         return len(self._deaths)
 
-    def died(self, shard: int, request: Request) -> None:
-        """Note that a shard died with this request in hand."""
-        mark = print_of(request.options, request.topic, request.body)
-        deaths = self._deaths.pop(mark, (0, 0.0))[0] + 1
-        self._deaths[mark] = deaths, self._monotonic()
+    def died(self, shard: int, incarnation: int, requests: Iterable[Request]) -> None:
+        """Note that a process of a shard died with these requests in hand."""
+        found = {print_of(request.options, request.topic, request.body): request for request in requests}
+        for mark, request in found.items():
+            deaths = self._note(mark, (shard, incarnation))
+            _log.error(
+                "request_in_hand_at_death",
+                shard=shard,
+                operation=request.op,
+                topic=request.topic,
+                bytes=len(request.body),
+                suspect=mark,
+                deaths=deaths,
+                action="refused from now on" if deaths >= DEATHS else "none yet",
+            )
+        if found:
+            self.on_death(Suspected(shard, incarnation, list(found)))
+
+    def heard(self, suspected: Suspected) -> None:
+        """Note the requests of another gateway that a shard died over."""
+        for mark in suspected.prints:
+            self._note(mark, (suspected.shard, suspected.incarnation))
+
+    def _note(self, mark: str, death: tuple[int, int]) -> int:
+        """Count a death once, however many had the same request in hand. Returns the number of deaths."""
+        deaths, _, last = self._deaths.pop(mark, (0, 0.0, None))
+        deaths += last != death
+        self._deaths[mark] = deaths, self._monotonic(), death
         while len(self._deaths) > MOST:
             self._deaths.popitem(last=False)
-        _log.error(
-            "request_in_hand_at_death",
-            shard=shard,
-            operation=request.op,
-            topic=request.topic,
-            bytes=len(request.body),
-            suspect=mark,
-            deaths=deaths,
-            action="refused from now on" if deaths >= DEATHS else "none yet",
-        )
+        return deaths
 
     def check(self, shard: int, operation: Operation[Any], topic: str, body: bytes) -> None:
         """Raises `500` for a request that was in hand at `DEATHS` deaths."""
         mark = print_of(operation, topic, body)
-        deaths, at = self._deaths.get(mark, (0, 0.0))
+        deaths, at, _ = self._deaths.get(mark, (0, 0.0, None))
         if not deaths:
             return
         if self._monotonic() - at > FORGOTTEN_S:

@@ -1,6 +1,7 @@
 """Memory shares: divides `TOPICS_MEMORY_BYTES` between the processes of a service.
 
-    half of it       the gateway: bodies, answers and frames queued for streams (`gateway.admission.body_budget`)
+    half of it       the gateways, in equal parts: bodies, answers and frames queued for streams
+                     (`gateway.admission.body_budget`)
     the other half   the shards, in equal parts. Of a shard's part, a quarter is for requests to it not yet answered, a
                      quarter for its answers not yet taken, and the rest for work on them. Several gateways divide each
                      quarter
@@ -21,8 +22,8 @@ def default_for(machine: int) -> int:
     return max(LEAST_BYTES, min(machine // 8, DEFAULT_BYTES))
 
 
-def gateway_share(total: int) -> int:
-    return (total or DEFAULT_BYTES) // 2
+def gateway_share(total: int, gateways: int = 1) -> int:
+    return (total or DEFAULT_BYTES) // (2 * gateways)
 
 
 def window(total: int, shards: int, gateways: int = 1) -> int:

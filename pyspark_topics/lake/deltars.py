@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -79,6 +81,17 @@ class Tables:
     def open(self, name: str) -> DeltaTable | None:
         """The table as of now; None if there is none."""
         return DeltaTable(self._files.path(name)) if self.at(name).commit >= 0 else None
+
+    def rows(self, name: str) -> ds.Dataset | None:
+        """The rows of a table as of now; None if there is none.
+
+        The library's own file system is in Python. With it, a thread of pyarrow may need the interpreter when the
+        program has ended already, which ends it with SIGABRT.
+        """
+        table = self.open(name)
+        if table is None:
+            return None
+        return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(self._files.path(name), fs.LocalFileSystem()))
 
     def append(self, name: str, rows: pa.Table, mark: Mark) -> None:
         """Append rows as version `mark.version`. Raises `LakeError` if a table of rows has that version already; what

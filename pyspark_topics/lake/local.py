@@ -244,11 +244,11 @@ class Writer:
 
     def _noticed(self) -> dict[tuple[str, int], tuple[int, bool]]:
         """Of the gaps that the table has, by topic and epoch: the last seq, and whether one has no end."""
-        table = self._lake.tables.open(GAPS)
-        if table is None:
+        rows = self._lake.tables.rows(GAPS)
+        if rows is None:
             return {}
-        rows = table.to_pyarrow_table(columns=["topic", "epoch", "last"])
-        found = rows.group_by(["topic", "epoch"]).aggregate([("last", "max"), ("last", "count"), ([], "count_all")])
+        table = rows.to_table(columns=["topic", "epoch", "last"])
+        found = table.group_by(["topic", "epoch"]).aggregate([("last", "max"), ("last", "count"), ([], "count_all")])
         return {
             (row["topic"], row["epoch"]): (row["last_max"] or 0, row["last_count"] < row["count_all"])
             for row in found.to_pylist()

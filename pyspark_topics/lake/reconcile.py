@@ -56,10 +56,9 @@ def run(lake: Lake, source: Source, tags: Sequence[str], *, dry_run: bool, vacuu
 
 def _gone(lake: Lake, source: Source, name: str, tags: Sequence[str]) -> Iterator[tuple[Instance, pa.Array]]:
     """For windows of each topic's instance in a table: the sorted offsets of rows to delete, if there are any."""
-    table = lake.tables.open(name)
-    if table is None:
+    rows = lake.tables.rows(name)
+    if rows is None:
         return
-    rows = table.to_pyarrow_dataset()
     latest, allowed = source.latest(), source.topics
     lost = source.lost(latest)
     for (topic, epoch), (least, most) in _instances(rows).items():

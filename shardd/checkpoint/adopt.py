@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from copy import copy
 
 from proto.format.frame import DELETED
 from proto.model.limits import Limits
 from proto.process.garbage_collector import search_recent
 from shardd.checkpoint import slices
 from shardd.checkpoint.inventory import Inventory
-from shardd.checkpoint.plan import Plan, TopicPlan, files_of, segment_of, with_held
+from shardd.checkpoint.plan import Plan, TopicPlan, segment_of, with_held
 from shardd.storage.batch import Batch
 from shardd.storage.segment import StoredFrame, chained, flags_check
 
@@ -69,7 +70,7 @@ class Adopter:
             topic.unloaded.frames.clear()
         self.adopt_written(plan)
         for segment, target in plan.cold:
-            self._inventory.removable += files_of([segment])
+            self._inventory.removable += self._inventory.leave([copy(segment)])
             segment.move_to_cold(target)
 
     def adopt_written(self, plan: TopicPlan) -> None:

@@ -6,7 +6,7 @@ plan.
 1   plan      the position: everything up to the log's last sync. For each topic: batches that no segment has, deletions
               that no file has, segments without live records, sealed segments that are due for the cold tier
 2 * write     batches to the open segments, sealing and beginning segments as needed; sync
-3 * copy      segments to the cold tier: copy, sync, directory sync
+3 * copy      segments to the cold tier: check, copy, sync, directory sync; a damaged one stays
 4 * commit    the catalog, with the deletions that no file has: written, synced, renamed, directory synced
 5 * flag      the deletions that the catalog before this one listed, in place; sync
 6 * trim      files that only the catalog before the last one needed: dead segments, hot copies, log files, old catalogs
@@ -95,6 +95,7 @@ class Checkpoints:
     def replayed(self, outcome: Outcome, next_id: int) -> None:
         """Called when the whole log has been replayed; topic ids below `next_id` are used."""
         self.loader.replayed()
+        self.inventory.firsts = outcome.firsts
         self.inventory.known = Known(next_id, outcome.next_no - 1, self.inventory.proven, outcome.begin_no)
 
     def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from proto.model.limits import MAX_U64, Limits
 from shardd.checkpoint.plan import Planned, files_of, segment_of
-from shardd.checkpoint.strays import Known, foreign
+from shardd.checkpoint.strays import Known, foreign, replaced, replaced_held
 from shardd.storage import catalog
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.lost import lost
 from shardd.storage.owner import Owner
 from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
+from shardd.topic.damage import Unloaded
 from shardd.topic.topic import Topic
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -44,6 +46,9 @@ class Inventory:
         self.proven = True
         """False if the newest catalog does not say whose it is."""
         self.known = Known(0, 0)
+        self.firsts: dict[int, int] = {}
+        """Of the log files that were read at the start or written since: checksum of the first frame, by its number.
+        The log adds those of new files."""
         self.lost_before = 0
         """Number of files that were set apart before the start."""
         self.apart: list[Path] = []
@@ -52,6 +57,8 @@ class Inventory:
         """Files that only the catalog before the newest may need."""
         self.unused: list[Path] = []
         """Files that no topic needs but the newest catalog names."""
+        self.leaving: dict[Path, Callable[[], bool]] = {}
+        """By each of those files: whether another file, which is whole, was put in its place. Raises OSError."""
         self.listed: list[Planned] = []
         """Deletions in the newest catalog that no file has."""
         self._listed_of: tuple[list[Planned], int, dict[int, list[Batch]]] = [], -1, {}
@@ -104,10 +111,24 @@ class Inventory:
 
     def let_go(self, segments: list[Segment]) -> None:
         """Mark the files of segments that no topic reads any more for removal."""
-        self.unused += files_of(segments)
+        self.unused += self.leave(segments)
         for segment in segments:
             self.parts.drop(segment.data_path)
             self.discount(segment)
+
+    def leave(self, segments: list[Segment]) -> list[Path]:
+        """The files of segments, which are to be removed. The segments do not change any more."""
+        for segment in segments:
+            self.leaving[segment.data_path] = partial(replaced, self._disk, segment)
+        return files_of(segments)
+
+    def let_held_go(self, unloaded: Unloaded) -> None:
+        """Mark the files of held frames for removal."""
+        rows = unloaded.entry.get("held", ())
+        checks = unloaded.entry.get("held_checks") or [None] * len(rows)
+        for path, (_, size), expected in zip(unloaded.held, rows, checks, strict=True):
+            self.leaving[path] = partial(replaced_held, self._disk, path, size, expected)
+        self.unused += unloaded.held
 
     def listed_in(self, segment: Segment) -> list[Batch]:
         """Batches of a segment whose flags in the file may be half written."""
@@ -118,6 +139,14 @@ class Inventory:
                 by_segment.setdefault(id(segment_of(batch)), []).append(batch)
             self._listed_of = self.listed, len(self.listed), by_segment
         return by_segment.get(id(segment), [])
+
+    def flags_of(self, segment: Segment) -> tuple[set[int], int]:
+        """The first seqs of those batches, and the check of the flags that the file has of all others."""
+        listed = self.listed_in(segment)
+        expected = segment.check
+        for batch in listed:
+            expected ^= batch.filed
+        return {batch.first_seq for batch in listed}, expected
 
     def forget(self, segments: list[Segment]) -> None:
         """Take out segments and their listed deletions: the topic is unloaded, only its catalog entry counts."""

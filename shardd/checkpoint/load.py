@@ -26,7 +26,7 @@ from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.lost import REMEDY, log
 from shardd.storage.owner import UNKNOWN
 from shardd.storage.segment import Segment, load_batches
-from shardd.topic.damage import Unloaded, held_files
+from shardd.topic.damage import Unloaded
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
@@ -113,7 +113,7 @@ class Loader:
         else:
             self.held += frames
             if "held" in entry:
-                self._inventory.unused += held_files(entry, self._inventory.folder(topic.id, cold=False))
+                self._inventory.let_held_go(Unloaded(entry, self._inventory.folder(topic.id, cold=False)))
             if topic.unchecked:
                 self._entries[topic.id] = entry
         return topic
@@ -157,15 +157,11 @@ class Loader:
         for segment in topic.segments:
             probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self._inventory.parts)
             probe.chain = segment.chain
-            listed = self._inventory.listed_in(segment)
-            expected = segment.check
-            for batch in listed:
-                expected ^= batch.filed
             try:
-                found += load_batches(self._disk, probe, segment.size, {b.first_seq for b in listed}, expected)
+                found += load_batches(self._disk, probe, segment.size, *self._inventory.flags_of(segment))
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
-            segment.chain = probe.chain
+            segment.chain, segment.last = probe.chain, probe.last
         read = {batch.first_seq: batch for batch in found}
         for batch in topic.records.batches:
             if batch.first_seq in read:
@@ -175,9 +171,10 @@ class Loader:
     def _set_apart(self, entry: dict[str, Any]) -> Topic:
         topic = topic_of(entry)
         topic.unloaded = Unloaded(entry, self._inventory.folder(topic.id, cold=False))
-        for first_seq, size, created_ms, sealed, cold in entry["segments"]:
+        chains = _chains(entry)
+        for at, (first_seq, size, created_ms, sealed, cold) in enumerate(entry["segments"]):
             segment = Segment(self._inventory.folder(topic.id, cold), first_seq, created_ms, self._inventory.parts)
-            segment.size, segment.sealed, segment.cold = size, sealed, cold
+            segment.size, segment.sealed, segment.cold, segment.chain = size, sealed, cold, chains[at]
             topic.segments.append(segment)
         load(topic, entry, UNLOADED)
         topic.position.on_device(topic.records.head_seq)
@@ -220,7 +217,7 @@ class Loader:
             raise SegmentError(str(error)) from error
         if again.lane is None:
             self._directory.complete(again, self._clock.now_ms(), self._disk.boot_id())
-        self._inventory.unused += unloaded.held
+        self._inventory.let_held_go(unloaded)
         return again
 
     def _load_topic(self, entry: dict[str, Any], read: ReadSegment | None = None, *, known: bool = False) -> Topic:
@@ -228,7 +225,7 @@ class Loader:
         topic = topic_of(entry)
         listed = dict(entry["deleted"])
         checks = entry.get("checks") or [None] * len(entry["segments"])
-        chains = entry.get("chains") or [None] * len(entry["segments"])
+        chains = _chains(entry)
         index = entry.get("index") if known and "checks" in entry else None
         topic.unchecked = bool(index)
         for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(
@@ -262,3 +259,7 @@ class Loader:
             self._inventory.listed += topic.records.flag(listed)
         load(topic, entry)
         return topic
+
+
+def _chains(entry: Mapping[str, Any]) -> list[int | None]:
+    return entry.get("chains") or [None] * len(entry["segments"])

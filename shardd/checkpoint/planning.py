@@ -45,7 +45,7 @@ class Planner:
         plan.tail = checksum_of(plan.frame_no)
         for topic in directory.graveyard:
             if topic.unloaded is not None:
-                self._inventory.unused += topic.unloaded.held
+                self._inventory.let_held_go(topic.unloaded)
             self._inventory.let_go(topic.segments)
         directory.graveyard.clear()
         if not self._inventory.looked_for_strays:
@@ -69,7 +69,7 @@ class Planner:
             self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
         self._list_again(plan.topics)
         plan.dead = list(self._inventory.unused)
-        plan.listed = self._inventory.listed
+        plan.listed = list(self._inventory.listed)  # a topic may be loaded again while the plan is carried out
         return plan
 
     def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:

@@ -1,5 +1,7 @@
 """Strays: files of topics that no topic has. They are removed, or set apart if they may have what nothing else has.
 
+The first checkpoint of a process looks for them:
+
     found                                                            decision
     empty, or without an intact frame                                remove: an attempt that was not finished
     a frame or a topic that is younger than the log                  set apart: the catalog and the log are older ones
@@ -8,6 +10,15 @@
     a name that is none of ours                                      set apart
     all else                                                         remove: an attempt that was not finished, or a
                                                                      deletion that catalog and log know
+
+A file that a topic had, and no longer needs, may have been replaced while the shard ran. Before it is removed:
+
+    a segment with the mark of its last frame in its place           remove
+    a segment that begins with the frames of its chain               remove
+    held frames with their check                                     remove
+    all else that is whole frames, from its beginning to its end     set apart: it was written elsewhere, or at
+                                                                     another time
+    all else                                                         remove: it is damaged
 
 An index shares the fate of its segment, from which it can be made. `shardd.storage.lost`
 reports the files that are set apart.
@@ -20,9 +31,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from proto.format.frame import FrameError, Header, check
 from shardd.storage.disk import Disk
-from shardd.storage.segment import Segment
+from shardd.storage.segment import Segment, chained, ends_as_written, mark_at
 from shardd.topic.topic import Topic
 
 _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
@@ -83,3 +96,30 @@ def goes_on(disk: Disk, segment: Segment) -> bool:
     except FrameError:
         return False
     return True
+
+
+def replaced(disk: Disk, segment: Segment) -> bool:
+    """True if another segment, or one of another time, is in the place of a segment that is to be removed. Reads four
+    bytes if the last frame is known and in its place, else the file. Blocks. Raises OSError."""
+    if segment.chain is None or ends_as_written(disk, segment):
+        return False
+    view = disk.read(segment.data_path)
+    chain: int | None = 0
+    offset = 0
+    try:
+        while chain != segment.chain:
+            header = check(view, offset)
+            chain = chained(chain, (mark_at(view, offset + header.flags_at),))
+            offset += header.length
+    except FrameError:
+        return 0 < offset == len(view)
+    return False
+
+
+def replaced_held(disk: Disk, path: Path, size: int, expected: int | None) -> bool:
+    """True if other frames are in the place of held ones that are to be removed, of which `size` bytes with the check
+    `expected` were written. Blocks. Raises OSError."""
+    view = disk.read(path)
+    if expected in (None, xxhash.xxh3_64_intdigest(view[:size])):
+        return False
+    return 0 < sum(header.length for header in _frames(disk, path)) == len(view)

@@ -6,10 +6,11 @@ They use the data of the plan, and of the inventory what no other thread changes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from errno import ENOENT
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cbor2
 import xxhash
@@ -21,14 +22,27 @@ from shardd.checkpoint.segment_summary import packed
 from shardd.checkpoint.strays import goes_on
 from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine
-from shardd.recovery.wal_scan import precedes
+from shardd.recovery.wal_scan import precedes, replaced
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
-from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.errors import Exhausted, SegmentError, exhausted, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
-from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, entry_of, sealed_frame
+from shardd.storage.segment import (
+    ENTRY_SIZE,
+    Entry,
+    Segment,
+    StoredFrame,
+    chained,
+    check_whole,
+    ends_as_written,
+    entry_of,
+    not_ours,
+    sealed_frame,
+)
 from shardd.storage.wal import first_no_of
 from shardd.topic.topic import Topic
+
+_T = TypeVar("_T")
 
 
 class Writer:
@@ -155,7 +169,7 @@ class Writer:
 
     def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames after those that count. A read may have found damage that the size does not show."""
+        one with intact frames after those that count. A read may have found damage that is not looked for here."""
         if topic.damage is not None or not self._sound(segment):
             return False
         try:
@@ -166,22 +180,39 @@ class Writer:
             return False  # a missing index can be made from the segment
 
     def _sound(self, segment: Segment) -> bool:
+        return self._looked(segment, self._look) is not None
+
+    def _looked(self, segment: Segment, look: Callable[[Segment], _T]) -> _T | None:
+        """What `look` returns; None if it finds the segment damaged, which sets its topic apart. Raises OSError."""
         try:
-            self._look(segment)
+            return look(segment)
         except Exhausted as error:
             raise OSError(str(error)) from error
         except SegmentError as error:
-            self._quarantine.met(segment.data_path, error, lambda: self._look(segment))
-            return False
-        return True
+            self._quarantine.met(segment.data_path, error, lambda: look(segment))
+            return None
 
-    def _look(self, segment: Segment) -> None:
+    def _look(self, segment: Segment) -> int:
+        """The size of a segment's file. Raises `SegmentError` if bytes are missing, or it ends as another one."""
         try:
-            size = self._disk.size(segment.data_path)
+            size, ours = self._disk.size(segment.data_path), ends_as_written(self._disk, segment)
         except OSError as error:
             raise unreadable(segment.data_path, error) from error
         if size < segment.size:
             raise SegmentError(f"{segment.data_path} has {size} bytes, but {segment.size} belong to it")
+        if ours is False:
+            raise not_ours(segment)
+        return size
+
+    def _whole(self, segment: Segment) -> bytes:
+        """The bytes of a segment that count. Raises `SegmentError` if they are not those that were written."""
+        self._look(segment)
+        try:
+            raw = self._disk.read_part(segment.data_path, 0, segment.size)
+        except OSError as error:
+            raise unreadable(segment.data_path, error) from error
+        check_whole(raw, segment, *self._inventory.flags_of(segment))
+        return raw
 
     def _write_held(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
@@ -238,8 +269,11 @@ class Writer:
                 segments[path] = segment
                 by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
         for path, writes in by_segment.items():
-            if not self._sound(segments[path]):
-                plan.unflagged.add(id(segments[path]))  # the catalog still lists them
+            segment = segments[path]
+            # A start takes a small topic from the catalog: nothing has looked at its files so far.
+            look = self._look if segment.last is not None else self._whole
+            if self._quarantine.has(path) or self._looked(segment, look) is None:
+                plan.unflagged.add(id(segment))  # the catalog still lists them
                 continue
             file = self._disk.open(path)
             try:
@@ -250,26 +284,34 @@ class Writer:
                 file.close()
 
     def _move_to_cold(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
-        """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier."""
+        """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier, and damaged ones:
+        the copy replaces the only file that the right bytes, or the reason why they are wrong, may be found in."""
         for segment, target in list(plan.cold):
             before = len(whole.begun)
             try:
-                self._copy(whole, segment, target, folders)
+                copied = self._copy(whole, segment, target, folders)
             except OSError as error:
-                plan.cold.remove((segment, target))
                 whole.not_moved.append((segment.data_path, error))
+                copied = False
+            if not copied:
+                plan.cold.remove((segment, target))
                 self._undo(whole.begun[before:])
                 del whole.begun[before:]
 
-    def _copy(self, plan: Plan, segment: Segment, target: Path, folders: set[Path]) -> None:
+    def _copy(self, plan: Plan, segment: Segment, target: Path, folders: set[Path]) -> bool:
+        """Copy a segment, and return True; or find it damaged. Raises OSError."""
         assert self._inventory.cold is not None
         if self._inventory.cold_vanished():
             raise FileNotFoundError(ENOENT, "the cold folder is not there", str(self._inventory.cold))
+        raw = self._looked(segment, self._whole)
+        if raw is None:
+            return False
         self._disk.make_dir(target)
         folders |= {target, target.parent, self._inventory.cold, self._inventory.cold.parent}
-        for path, size in ((segment.data_path, segment.size), (segment.index_path, None)):
-            view = self._disk.read(path)
-            self._extend(plan, target / path.name, 0, [bytes(view if size is None else view[:size])])
+        index = bytes(self._disk.read(segment.index_path))
+        for path, content in ((segment.data_path, raw), (segment.index_path, index)):
+            self._extend(plan, target / path.name, 0, [content])
+        return True
 
     def _catalog_entry(self, plan: TopicPlan) -> dict[str, Any]:
         if plan.topic.unloaded is not None:
@@ -314,11 +356,14 @@ class Writer:
         return wrong
 
     def _kept_apart(self, number: int, path: Path, after: Path) -> bool:
-        """True for a log file that the start passed over and that is not this shard's: it is set apart."""
-        if number >= self._inventory.known.begin_no:
-            return False
+        """True for a log file that is not this shard's: it is set apart. The start passed it over, or it was replaced
+        since the shard read or wrote it."""
+        first = self._inventory.firsts.pop(number, None)
         try:
-            wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            if number < self._inventory.known.begin_no:
+                wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            else:
+                wrong = first is not None and replaced(self._disk, path, first)
             if wrong:
                 self._set_apart(self._inventory.path, path)
         except OSError:
@@ -344,6 +389,26 @@ class Writer:
         # Log files are removed oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded, *removable]:
             try:
-                self._disk.remove(path)
+                if self._replaced(path):
+                    self._keep(path)
+                else:
+                    self._disk.remove(path)
             except OSError:
                 continue
+
+    def _replaced(self, path: Path) -> bool:
+        """True if another file, which is whole, is in the place of one of a topic that is to be removed."""
+        look = self._inventory.leaving.pop(path, None)
+        try:
+            return look is not None and look()
+        except OSError as error:
+            if exhausted(error):
+                raise
+            return False  # it is damaged or missing
+
+    def _keep(self, path: Path) -> None:
+        """Set apart the file of a topic, and its index. Raises OSError."""
+        base, index = path.parents[2], path.with_suffix(".idx")
+        self._set_apart(base, path)
+        if index.name in self._disk.list(index.parent):
+            self._set_apart(base, index)

@@ -107,6 +107,12 @@ class Reshard:
                         f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
                         "once, stop it gracefully, and try again"
                     )
+            apart = [*source.checkpoints.inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
+            if apart:
+                raise RecoveryError(
+                    f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
+                    "it belongs, and move it out of the data directory first"
+                )
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
         # Ids start above every earlier id and epoch, so that a later topic of an old name has a higher epoch.

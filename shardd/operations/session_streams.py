@@ -36,12 +36,14 @@ from msgspec import Struct
 
 from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import SessionNews, SessionsTaken
+from proto.model.limits import MAX_WAIT_MS
 from shardd.changes.transactions import Respond, Staging
 
 TAKE_S = 2.0
 """The longest that a stream waits for the end of the one before it."""
-NEWS_S = 60.0
-"""A request for news that is parked this long is answered without any: its asker may be gone."""
+NEWS_S = MAX_WAIT_MS / 2000
+"""A request for news that is parked this long is answered without any: its asker may be gone. Well below `MAX_WAIT_MS`,
+because an asker takes a shard that keeps a parked request for longer for one that hangs."""
 
 
 class Stream(Struct, frozen=True):

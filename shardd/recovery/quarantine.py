@@ -67,6 +67,11 @@ def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
     return frames
 
 
+def _id_of(path: Path) -> int:
+    """The topic id of a file in a topic's folder, of either tier."""
+    return int(path.parent.name, 16)
+
+
 def found(frame: Buffer) -> Found:
     return Found(Header(frame), memoryview(frame), 0, 0)
 
@@ -100,10 +105,15 @@ class Quarantine:
                 del self._apart[ident]
         return len(self._apart)
 
+    def has(self, path: Path) -> bool:
+        """True if the topic of a file is quarantined. May be called from any thread."""
+        topic = self._directory.by_id.get(_id_of(path))
+        return topic is not None and topic.damage is not None
+
     def met(self, path: Path, error: SegmentError, look: Callable[[], object]) -> None:
         """Quarantine the topic of a file that could not be read. `look` raises `SegmentError` while that is so. May be
         called from any thread."""
-        ident = int(path.parent.name, 16)
+        ident = _id_of(path)
         topic = self._directory.by_id.get(ident)
         if topic is None:
             self._early[ident] = error, look  # the topic is being loaded

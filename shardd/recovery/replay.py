@@ -3,7 +3,8 @@
 The log may have frames that the snapshot already covers: batches that exist, changes of topics that are gone. They
 change nothing, because seqs and ids only increase.
 
-Frames that follow missing copies are deferred until the copies are made again (`shardd.routers.copy_recovery`).
+Frames that follow missing copies are deferred until the copies are made again (`shardd.routers.copy_recovery`). The
+files that they need are read before that.
 """
 
 from __future__ import annotations
@@ -57,6 +58,22 @@ def replay(directory: Directory, found: Found) -> None:
             topic.deferred.append((header, buffer))
     except _CONTRADICTIONS as error:
         raise _nonsense(header, error) from error
+
+
+def read_ahead(topic: Topic) -> None:
+    """Read the tags that the topic's deferred deletions will read. A start does so while it can still set the topic
+    apart from its first frame on: later, some of its frames have been applied, and others use its copies. Raises
+    `SegmentError`, `RecoveryError`."""
+    for header, buffer in topic.deferred:
+        if header.kind != Kind.RECORD_DELETE:
+            continue
+        try:
+            frame = topic_frame(buffer, header)
+        except _CONTRADICTIONS as error:
+            raise _nonsense(header, error) from error
+        if frame.reads:
+            topic.records.index()
+            return
 
 
 def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
@@ -73,6 +73,8 @@ class Outcome:
     """Bytes and records of the frames that were found."""
     tail: int | None = None
     """Checksum of the last frame; 0 if there is none, None if it is not known."""
+    firsts: dict[int, int] = field(default_factory=dict)
+    """By number of the first frame: the checksum of that frame, for each file that was read."""
 
 
 class _Unsynced:
@@ -172,6 +174,8 @@ def scan(
                 return
             links.follow(header, view, directory / name, offset)
             unsynced.add(header, offset)
+            if not offset and outcome.tail is not None:
+                outcome.firsts[header.frame_no] = outcome.tail
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
@@ -211,10 +215,26 @@ def precedes(disk: Disk, path: Path, after: Path, seed: int | None) -> bool:
                 return False
             (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
             offset += header.length
-        link = Header(disk.read_part(after, 0, HEADER.size)).link
     except (FrameError, struct.error):
-        return True  # it is damaged, or the next one is empty
+        return not 0 < offset == len(view)  # it is damaged; or it is whole, and ends too early
+    try:
+        link = Header(disk.read_part(after, 0, HEADER.size)).link
+    except FrameError:
+        return True  # the next one is empty
     return not link or seed is None or link == link_of(checksum, seed)
+
+
+def replaced(disk: Disk, path: Path, first: int) -> bool:
+    """True if a log file begins with another whole frame than the one with the checksum `first`. Blocks. Raises
+    OSError."""
+    view = disk.read(path)
+    try:
+        (checksum,) = CHECKSUM.unpack_from(view, HEADER.size + Header(view).body_len)
+        if checksum != first:
+            check(view)
+    except (FrameError, struct.error):
+        return False  # it is damaged
+    return bool(checksum != first)
 
 
 def _remove(disk: Disk, directory: Path, empty: list[_Name]) -> None:

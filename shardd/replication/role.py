@@ -184,12 +184,12 @@ class Role:
         """Do as shard 0 of this machine does."""
         if self._leads or not states:
             return
-        claimed = states[0].term > 0 or self.waits
-        if states[0].phase in LED and claimed and not self.held.is_set():
+        if states[0].phase in LED and (states[0].term or self.waits) and not self.held.is_set():
             self._meet(RoleEvent.LED)
         elif states[0].holder:
-            reason = f"shard 0 is held by {states[0].holder}, which takes the other shards too"
-            self._meet(RoleEvent.LEFT, reason)
+            self._meet(RoleEvent.LEFT, f"shard 0 is held by {states[0].holder}, which takes the other shards too")
+        else:
+            self._meet(RoleEvent.UNLED)
 
     # What happens, and what is done then
 

@@ -32,6 +32,8 @@ class RoleEvent(StrEnum):
     """Shard 0 is this machine's, and this shard may not be opened yet."""
     LEFT = "left"
     """Shard 0 is another machine's."""
+    UNLED = "unled"
+    """Shard 0 is no machine's, as far as is known. It may have been this machine's until now."""
     SILENT = "silent"
     """The bucket has not answered since the start, and no other holder is known. Only with `async`."""
     DIFFERS = "differs"
@@ -96,6 +98,9 @@ TABLE = (
     _row(RoleEvent.LEFT, "following claiming taking", Act.STAND_BACK),
     _row(RoleEvent.LEFT, "holding alone", Act.LEAVE),
     _row(RoleEvent.LEFT, "over", Act.NOTHING),
+    _row(RoleEvent.UNLED, "looking", Act.FORGET),
+    _row(RoleEvent.UNLED, "following claiming", Act.STAND_BACK),
+    _row(RoleEvent.UNLED, "taking holding alone over", Act.NOTHING),
     _row(RoleEvent.SILENT, "following", Act.OPEN_ALONE),
     _row(RoleEvent.SILENT, "claiming taking holding over", Act.NOTHING),
     _row(RoleEvent.SILENT, "looking alone", Act.NEVER),

@@ -43,6 +43,7 @@ from pathlib import Path
 
 import xxhash
 
+from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
@@ -204,6 +205,8 @@ class Segment:
         self.records = 0
         self.frames = 0
         self.last_seq = first_seq - 1
+        self.last: Entry | None = None
+        """The entry of the last frame that counts; None if it is not known."""
         self.chain: int | None = 0
         """Of the frames that count; None if an older release wrote the catalog."""
         self.check = 0
@@ -237,6 +240,7 @@ class Segment:
             self.size = entry.offset + entry.length
             self.records += entry.count
             self.frames += 1
+            self.last = entry
             self.last_seq = entry.last_seq
 
     def move_to_cold(self, directory: Path) -> None:
@@ -346,21 +350,66 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
                 batch.last_ts,
                 batch.size,
                 header.flags_at,
-                _mark(view, offset + header.flags_at),
+                mark_at(view, offset + header.flags_at),
             )
         )
         offset += header.length
     return entries
 
 
-def _mark(view: memoryview, flags_at: int) -> int:
+def ends_as_written(disk: Disk, segment: Segment) -> bool | None:
+    """True if a segment's file has the mark of the last frame in its place, so that it is not the file of another
+    segment, or of another time; None if that mark is not known. Blocks. Raises OSError."""
+    last = segment.last
+    if last is None or not last.mark:
+        return None
+    at = last.offset + last.flags_at - CHECKSUM.size
+    return disk.read_part(segment.data_path, at, _MARK.size) == _MARK.pack(last.mark)
+
+
+def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected: int) -> None:
+    """Check that the bytes of a segment that count are those that were written: each frame, their chain, and the delete
+    flags, whose check is `expected` without the frames in `listed`. Raises `SegmentError`."""
+    view = memoryview(view)[: segment.size]
+    marks: list[int] = []
+    offset = found = 0
+    while offset < segment.size:
+        try:
+            header = check(view, offset)
+        except FrameError as error:
+            raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
+        flags_from = offset + header.flags_at
+        marks.append(mark_at(view, flags_from))
+        if header.first_seq not in listed:
+            found ^= flags_check(header.first_seq, bytes(view[flags_from : flags_from + header.count]))
+        offset += header.length
+    _check_chain(segment, chained(0, marks))
+    if found != expected:
+        raise _wrong_flags(segment)
+
+
+def _check_chain(segment: Segment, chain: int | None) -> None:
+    if segment.chain not in (None, chain):
+        raise not_ours(segment)
+
+
+def not_ours(segment: Segment) -> SegmentError:
+    return SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+
+
+def _wrong_flags(segment: Segment) -> SegmentError:
+    return SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
+
+
+def mark_at(view: memoryview, flags_at: int) -> int:
+    """The mark of the frame whose delete flags begin at `flags_at`."""
     return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 
 
 def marks_of(view: memoryview, entries: list[Entry]) -> list[int]:
     """The marks of the frames in a segment's bytes at the places that the entries name; -1 where there can be none."""
     return [
-        _mark(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
+        mark_at(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
         for entry in entries
     ]
 
@@ -383,8 +432,7 @@ def load_batches(
         entries = from_data(disk, segment, size)  # the index is of other frames
         marks = [entry.mark for entry in entries]
     chain = chained(0, marks)
-    if segment.chain not in (None, chain):
-        raise SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+    _check_chain(segment, chain)
     segment.chain = chain
     batches = []
     found = 0
@@ -400,6 +448,6 @@ def load_batches(
             found ^= batch.filed
         batches.append(batch)
     if expected is not None and found != expected:
-        raise SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
+        raise _wrong_flags(segment)
     segment.grown(entries)
     return batches

@@ -105,15 +105,18 @@ class Wal:
         unsynced_at: int = 0,
         seed: int | None = None,
         tail: int | None = None,
+        firsts: dict[int, int] | None = None,
     ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. Its frames from `unsynced_at`
         on are written again, and synced. `seed` is that of the links between frames (None: there are none), `tail` the
-        checksum of that last frame (0: there is none, None: not known). Blocks. Raises OSError."""
+        checksum of that last frame (0: there is none, None: not known). `firsts` gets the checksum of each file's first
+        frame, by its number. Blocks. Raises OSError."""
         self._disk = disk
         self._events = events
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
         """Checksums of the last frame that was staged, written, synced."""
+        self._firsts = {} if firsts is None else firsts
         self._directory = directory
         self._max_bytes = max_bytes
         self.next_no = next_no
@@ -215,6 +218,8 @@ class Wal:
             self.next_no = first_no
             raise WalError("the write-ahead log could not be written", error) from error
         self._staged_tail = self._written_tail = tail
+        if not self._size:
+            self._firsts[first_no] = staged[0].checksum
         self._size += size
         self._frames += len(staged)
         self._writes += 1
@@ -324,6 +329,7 @@ class Wal:
         self._file.close()
         self._unsynced.clear()
         self._file, self._size = file, size
+        self._firsts[first_no] = kept[0].checksum
         self._staged_tail = self._written_tail = self._synced_tail = tail
         self.synced_no = first_no + len(kept) - 1
         self.next_no = self.synced_no + 1

@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "doctor": Entry(f"{_HERE}.doctor", "doctor", "Check this machine and the service for what often goes wrong."),
         "config": Entry(f"{_HERE}.config", "config", "Print the settings in effect."),
         "keys": Entry(f"{_HERE}.keys", "app", "API keys of a service, in their file."),
+        "roll": Entry(f"{_HERE}.roll", "roll", "Replace the processes that serve connections, one by one."),
         "takeover": Entry(f"{_HERE}.takeover", "takeover", "Have the standby on this machine take over."),
         "deploy-files": Entry(f"{_HERE}.deploy", "deploy_files", "Write systemd unit, proxies, alerts and dashboard."),
     },
@@ -91,6 +92,7 @@ MEANT = {
     **dict.fromkeys(("token", "tokens", "auth", "apikey", "apikeys"), "keys"),
     **dict.fromkeys(("use", "login", "profile", "contexts"), "context"),
     **dict.fromkeys(("failover", "promote"), "takeover"),
+    **dict.fromkeys(("restart", "rolling"), "roll"),
     **dict.fromkeys(("repair", "fix", "recover"), "salvage"),
 }
 """Words of other systems, and the command that does it here."""

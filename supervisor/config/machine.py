@@ -1,10 +1,22 @@
-"""Machine: the memory available to this process and its children, on which default settings depend."""
+"""Machine: the memory and the cores available to this process and its children, on which default settings depend."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from proto.model.memory_shares import DEFAULT_BYTES
+
+MAX_GATEWAYS = 16
+SEVERAL_FROM = 6
+"""With fewer cores, several gateways need more processor time for the same requests than they gain (docs/adr)."""
+CORES_PER_GATEWAY = 3
+
+
+def default_gateways(cores: int | None = None) -> int:
+    """The number of gateways for so many cores; without a number, for those that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    return 1 if cores < SEVERAL_FROM else min(cores // CORES_PER_GATEWAY, MAX_GATEWAYS)
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

@@ -29,7 +29,7 @@ from proto.model.limits import Limits
 from proto.model.memory_shares import default_for
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.config import keys, units, variables
-from supervisor.config.machine import memory_bytes
+from supervisor.config.machine import MAX_GATEWAYS, default_gateways, memory_bytes
 from supervisor.config.places import DATA_DIR, DEFAULT_FILE, FILE_VARIABLE, HOST, PORT, PREFIX
 from supervisor.errors import SupervisorError
 
@@ -75,6 +75,14 @@ class Settings(Limits, frozen=True, kw_only=True):
         int | None,
         Meta(ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"),
     ] = None
+    gateways: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=MAX_GATEWAYS,
+            description="gateway processes; unset: 1 below six cores, else one for three cores, at most 16",
+        ),
+    ] = None
     runtime_dir: Annotated[Path | None, Meta(description="private directory for sockets between the processes")] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")
@@ -117,6 +125,10 @@ class Settings(Limits, frozen=True, kw_only=True):
     def origin_list(self) -> list[str]:
         """Allowed origins in the form that browsers send: lower case, without the scheme's default port."""
         return [_origin(each.strip()) for each in self.cors_origins.split(",") if each.strip()]
+
+    @property
+    def gateway_count(self) -> int:
+        return self.gateways or default_gateways()
 
     def limits(self) -> Limits:
         """What all processes of the service get."""

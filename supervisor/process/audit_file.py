@@ -1,6 +1,6 @@
 """Audit file: the file of TOPICS_AUDIT_LOG, which the supervisor opens and the gateway writes to.
 
-The gateway opens no files. So when the file is opened again, after a program has renamed it, its descriptor goes to the
+A gateway opens no files. So when the file is opened again, after a program has renamed it, its descriptor goes to each
 running gateway through a pair of sockets (`proto.ipc.control.AuditLog`); the next gateway inherits it.
 """
 
@@ -21,31 +21,35 @@ class AuditFileError(SupervisorError):
 class AuditFile:
     """The open file. Blocks."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gateways: int = 1) -> None:
         """Raises `AuditFileError`."""
         self.path = path
         self.descriptor = _opened(path)
-        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ours.setblocking(False)
-        self.theirs.setblocking(False)
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(gateways)]
+        self._ours, self.theirs = [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+        """By index of the gateway."""
+        for each in (*self._ours, *self.theirs):
+            each.setblocking(False)
 
     def reopen(self) -> None:
-        """Open the path again, and leave the descriptor for the gateway. Raises `AuditFileError`; the file from before
+        """Open the path again, and leave the descriptor for the gateways. Raises `AuditFileError`; the file from before
         stays then."""
         fresh = _opened(self.path)
         try:
             os.dup2(fresh, self.descriptor, inheritable=False)
-            discard(self.theirs)  # of a gateway that ended before it took it
-            socket.send_fds(self._ours, [b"\0"], [fresh])
+            for ours, theirs in zip(self._ours, self.theirs, strict=True):
+                discard(theirs)  # of a gateway that ended before it took it
+                socket.send_fds(ours, [b"\0"], [fresh])
         except OSError as error:
             raise AuditFileError(f"TOPICS_AUDIT_LOG={self.path}: {error.strerror}") from None
         finally:
             os.close(fresh)
 
     def close(self) -> None:
-        discard(self.theirs)
-        self._ours.close()
-        self.theirs.close()
+        for ours, theirs in zip(self._ours, self.theirs, strict=True):
+            discard(theirs)
+            ours.close()
+            theirs.close()
         os.close(self.descriptor)
 
 

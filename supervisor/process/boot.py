@@ -111,7 +111,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     rog = listener.listen_all(rog_at, ROG_VARIABLE)
     for each in rog:
         closing.callback(each.close)
-    audit = None if settings.audit_log is None else AuditFile(settings.audit_log)
+    audit = None if settings.audit_log is None else AuditFile(settings.audit_log, settings.gateway_count + 1)
     if audit is not None:
         closing.callback(audit.close)
     return _Opened(data, runtime, listening, Protocols(walrus, rog), audit)

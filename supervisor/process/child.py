@@ -25,11 +25,15 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    FiguresWanted,
+    KeysTaken,
     Pong,
     Progress,
     Ready,
+    Retire,
     Start,
     Stop,
+    Suspected,
 )
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
@@ -40,6 +44,7 @@ from supervisor.process.states import ALIVE, FINAL, ChildEvent, ChildState, afte
 
 HANGUP_GRACE_S = 5.0
 """Time in which a child must exit after it closed its control socket or sent `Failed`."""
+DRAIN = Drain()
 NOT_STARTED = 127
 """Substitute for the exit status of a process that could not be started."""
 _KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
@@ -80,6 +85,16 @@ class Child:
     `changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread.
     """
 
+    phase = "down"
+    done_bytes = 0
+    total_bytes = 0
+    holder = ""
+    """In phase `standby`, the address of the machine that holds the shard."""
+    damage = ""
+    """In phase `standby`, what is damaged in the bucket."""
+    term = 0
+    """Of this machine, if it holds the shard."""
+
     def __init__(
         self,
         name: str,
@@ -89,28 +104,21 @@ class Child:
         changed: Callable[[Child], None],
         log: Any,
         restart_limit: int,
-        vital: bool = True,
+        vital: Callable[[], bool],
     ) -> None:
-        """`vital`: the service ends if the child cannot be started; otherwise the child is held and retried."""
+        """`vital`: whether the service ends if the child cannot be started; otherwise the child is held and retried."""
         self.name = name
         self.state = ChildState.IDLE
         self.incarnation = 0
         self.pid: int | None = None
-        self.phase = "down"
-        self.done_bytes = 0
-        self.total_bytes = 0
-        self.holder = ""
-        """In phase `standby`, the address of the machine that holds the shard."""
-        self.damage = ""
-        """In phase `standby`, what is damaged in the bucket."""
-        self.term = 0
-        """Of this machine, if it holds the shard."""
         self.first_living = 1
         """The first incarnation that may still live; see `proto.ipc.askers`."""
         self.heard_at = 0.0
         """Time of the present incarnation's last message, or of its start; trio's clock, s."""
         self.spoken = False
         """Whether the present incarnation has sent a message."""
+        self.deaths = 0
+        """How often the child died without being asked to end."""
         self.hangs = 0
         """How often the watchdog killed the child because it did not answer."""
         self.in_hand: list[list[int]] = []
@@ -126,8 +134,13 @@ class Child:
         self.troubled = False
         """Whether the child was held, or died several times in a row, since it last served. While it waits or is held,
         its phase is `failed`; its state is not, unless it is given up."""
+        self.heard: Callable[[Control], object] = lambda message: None
+        """Called with the messages of a gateway that concern all gateways."""
         self.drained = trio.Event()
+        """Set when the present incarnation has drained."""
         self.gone = trio.Event()
+        self._died = trio.Event()
+        """Set when the present incarnation has ended."""
         self._start = start
         self._environment = environment
         self._prepare = prepare
@@ -151,7 +164,7 @@ class Child:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
             self.in_hand = []
-        elif self.state is ChildState.STOPPING:
+        elif self.state in (ChildState.STOPPING, ChildState.LEAVING):
             self.phase = "stopping"
         else:
             self.held = self.held or self.state is ChildState.HELD
@@ -195,11 +208,16 @@ class Child:
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
                 if self.state in FINAL:  # it was to end before it was started
                     return
+                replaced = self.state in {ChildState.LEAVING}
                 self._apply(ChildEvent.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
                     level("child_ended", incarnation=self.incarnation, status=describe(status))
                     return
+                if replaced:
+                    self._log.info("child_replaced", incarnation=self.incarnation, status=describe(status))
+                    continue
+                self.deaths += 1
                 deaths.append(Death(now, uptime, over_a_request=bool(self.in_hand)))
                 self._log.error(
                     "child_died",
@@ -218,7 +236,7 @@ class Child:
                 elif not holds or self.in_hand:
                     await self._pause(verdict.delay_s)
                     continue
-                if self._vital:
+                if self._vital():
                     self._apply(ChildEvent.GIVE_UP)
                     return
                 pause = restart.hold_s(holds)
@@ -239,6 +257,7 @@ class Child:
         self._failure = None
         self._ready_at = None
         self.complete = False
+        self.drained, self._died = trio.Event(), trio.Event()
         launch = self._prepare(self.incarnation)
         in_hand_fd = launch.in_hand_fd
         if in_hand_fd >= 0:
@@ -283,6 +302,8 @@ class Child:
                 self.in_hand = [list(mark) for mark in in_hand.read(in_hand_fd)]
             os.close(pidfd)
             self._process = self.pid = None
+            self.complete = False
+            self._died.set()
             with trio.CancelScope(shield=True):
                 await link.aclose()
         return status
@@ -318,8 +339,8 @@ class Child:
         self.heard_at = trio.current_time()
         self.spoken = True
         match message:
-            case Pong():
-                pass
+            case Pong() | KeysTaken() | FiguresWanted() | Suspected():
+                self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:
                     self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
@@ -344,16 +365,37 @@ class Child:
         if self._link is not None:
             await _send(self._link, message)
 
-    async def drain(self, deadline_s: float) -> bool:
-        """Have the child finish the requests in flight. Returns whether it did, or had exited. It is not restarted."""
+    async def drain(self, deadline_s: float, order: Drain | Retire = DRAIN) -> bool:
+        """Have the child finish its work as `order` says. Returns whether it did, or had exited. It is not
+        restarted."""
         self.request_stop()
+        return await self._drain(deadline_s, order)
+
+    async def _drain(self, deadline_s: float, order: Drain | Retire) -> bool:
+        drained, died = self.drained, self._died
         with trio.move_on_after(deadline_s):
-            await self.tell(Drain())
+            await self.tell(order)
             async with trio.open_nursery() as nursery:
-                for event in (self.drained, self.gone):
+                for event in (drained, died, self.gone):
                     nursery.start_soon(_when, event, nursery.cancel_scope)
             return True
         return False
+
+    async def replace(self, drain_s: float, stop_s: float) -> None:
+        """Have the present incarnation, which serves, retire and end. Returns when its process is gone; the next one is
+        started without a pause. A death meanwhile is no accident. If the child is stopped meanwhile, it ends as any."""
+        died = self._died
+        self._apply(ChildEvent.REPLACE)
+        if not await self._drain(drain_s, Retire()):
+            self._log.error("retirement_timed_out", deadline_s=drain_s)
+        if not died.is_set() and not self._stop_requested.is_set():
+            with trio.move_on_after(stop_s):
+                await self.tell(Stop())
+                await died.wait()
+                return
+            self._log.error("child_did_not_stop", action="killed", deadline_s=stop_s)
+            self.kill()
+        await died.wait()
 
     async def stop(self, deadline_s: float) -> bool:
         """Send `Stop` and kill the child after `deadline_s`. Returns when it is gone, True if it ended by itself."""

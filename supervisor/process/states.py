@@ -3,6 +3,7 @@
 idle      not started yet
 starting  the process runs and prepares
 serving   the child sent `Ready`
+leaving   the child hands its work over; the next process of it is started then
 waiting   the child died and is restarted after a pause
 held      the child cannot start, or died too often; it is restarted after a long pause
 stopping  the child was asked to end
@@ -22,6 +23,7 @@ class ChildState(StrEnum):
     IDLE = "idle"
     STARTING = "starting"
     SERVING = "serving"
+    LEAVING = "leaving"
     WAITING = "waiting"
     HELD = "held"
     STOPPING = "stopping"
@@ -34,6 +36,8 @@ class ChildEvent(StrEnum):
     """A process was started, or could not be started."""
     READY = "ready"
     """The child sent `Ready`."""
+    REPLACE = "replace"
+    """The process is to end, and another one to be started."""
     DIED = "died"
     """The process is gone."""
     STOP = "stop"
@@ -53,6 +57,12 @@ TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
     },
     ChildState.SERVING: {
         ChildEvent.READY: ChildState.SERVING,
+        ChildEvent.REPLACE: ChildState.LEAVING,
+        ChildEvent.DIED: ChildState.WAITING,
+        ChildEvent.STOP: ChildState.STOPPING,
+    },
+    ChildState.LEAVING: {
+        ChildEvent.READY: ChildState.LEAVING,
         ChildEvent.DIED: ChildState.WAITING,
         ChildEvent.STOP: ChildState.STOPPING,
     },
@@ -72,7 +82,7 @@ TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
     ChildState.ENDED: {ChildEvent.STOP: ChildState.ENDED},
     ChildState.FAILED: {ChildEvent.STOP: ChildState.FAILED},
 }
-ALIVE = frozenset({ChildState.STARTING, ChildState.SERVING, ChildState.STOPPING})
+ALIVE = frozenset({ChildState.STARTING, ChildState.SERVING, ChildState.LEAVING, ChildState.STOPPING})
 """States in which a process exists."""
 FINAL = frozenset({ChildState.ENDED, ChildState.FAILED})
 

@@ -4,6 +4,7 @@ Each tick the watchdog sends `Ping` to every child, which answers from its event
 
     a child serves, and is silent for TOPICS_HANG_TIMEOUT_MS            it is killed, and restarted as after a crash
     a child starts (reads its log), and is silent 30 times as long      the same; progress messages count as answers
+    a gateway retires, and is silent for TOPICS_HANG_TIMEOUT_MS         it is killed; its successor is started
     a child stops                                                       not watched here: each step has a deadline
 
 Silence is counted in the supervisor's own ticks, each of which counts at most twice its length. A pause of the machine,
@@ -16,6 +17,7 @@ TOPICS_HANG_TIMEOUT_MS=0 disables the kill, or if a child cannot be killed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ PID_VARIABLE = "WATCHDOG_PID"
 LONGEST_TICK_S = 1.0
 START_FACTOR = 30
 """How many times longer a starting child may be silent, because it reads a catalog without yielding."""
-_WATCHED = (ChildState.STARTING, ChildState.SERVING)
+_WATCHED = (ChildState.STARTING, ChildState.SERVING, ChildState.LEAVING)
 
 
 def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
@@ -45,8 +47,8 @@ def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
 
 
 class Watchdog:
-    """Watchdog of the children. A serving child is killed after `hang_s` of silence; None disables this. `manager_s` is
-    the service manager's watchdog interval, None if it has none."""
+    """Watchdog of the `children`, a list that may change. A serving child is killed after `hang_s` of silence; None
+    disables this. `manager_s` is the service manager's watchdog interval, None if it has none."""
 
     def __init__(
         self,
@@ -61,26 +63,24 @@ class Watchdog:
         self._children = children
         self._notifier = notifier
         self._log = logger
-        self._tick_s = min(LONGEST_TICK_S, *(each / 4 for each in (hang_s, manager_s) if each is not None))
-        self._silence = {child.name: 0.0 for child in children}
+        self._tick_s = min([LONGEST_TICK_S, *(each / 4 for each in (hang_s, manager_s) if each is not None)])
+        self._silence: defaultdict[str, float] = defaultdict(float)
         self._told: set[str] = set()
 
     async def run(self, ending: Callable[[], bool]) -> None:
-        """Watch until cancelled. Each child has a task that sends pings, because a child that does not read blocks its
-        sender."""
-        async with trio.open_nursery() as nursery:
-            for child in self._children:
-                nursery.start_soon(self._ask, child)
-            last = trio.current_time()
-            while True:
-                if self._manager_s is not None and (ending() or not self._unwell(self._manager_s / 2)):
-                    self._notifier.watchdog()
-                await trio.sleep(self._tick_s)
-                now = trio.current_time()
-                self.look(last, now)
-                last = now
+        """Watch until cancelled."""
+        last = trio.current_time()
+        while True:
+            if self._manager_s is not None and (ending() or not self._unwell(self._manager_s / 2)):
+                self._notifier.watchdog()
+            await trio.sleep(self._tick_s)
+            now = trio.current_time()
+            self.look(last, now)
+            last = now
 
-    async def _ask(self, child: Child) -> None:
+    async def ask(self, child: Child) -> None:
+        """Send pings to a child until cancelled. A task for each child, because one that does not read blocks its
+        sender."""
         while True:
             if child.state in _WATCHED:
                 await child.tell(Ping())
@@ -94,7 +94,7 @@ class Watchdog:
                 self._silence[child.name] = 0.0
                 continue
             silence = self._silence[child.name] = self._silence[child.name] + counted
-            factor = 1 if child.state is ChildState.SERVING else START_FACTOR
+            factor = START_FACTOR if child.state is ChildState.STARTING else 1
             if self._hang_s is not None and silence >= self._hang_s * factor:
                 self._log.error("child_hung", child=child.name, silent_s=round(silence, 1), action="killed")
                 self._silence[child.name] = 0.0

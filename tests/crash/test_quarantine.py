@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proto.format.frame import DELETED, check
 from proto.model.errors import TopicsError
 from shardd.offline.verify import verify
 from shardd.storage.disk import RealDisk
@@ -167,6 +168,95 @@ def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> Non
     assert data(again.restarted(), "good") == ["a", "b", "c"]
 
 
+def about_to_move() -> tuple[Harness, FaultDisk, Path]:
+    """A shard whose next checkpoint moves the file at this path to the cold tier. It has a delete flag."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    shard.append("good", "a", "b", config=DURABLE)
+    records = [{"data": n, "tag": f"t{n}"} for n in range(10)]
+    shard.call("append", "bad", {"records": records, "config": DURABLE})
+    checkpoint(shard)
+    shard.call("delete_records", "bad", {"match": "t3"})
+    for _ in range(3):
+        shard.append("good", "more")
+        checkpoint(shard)
+    shard.append("bad", *range(10, 20))
+    checkpoint(shard)
+    shard.append("bad", "new")
+    path = min(path for path in disk.names if path.suffix == ".data" and path.parent.name == f"{2:016x}")
+    assert not cold(path)
+    return shard, disk, path
+
+
+def moved(path: Path) -> Path:
+    return Path("/cold") / path.relative_to(SHARD.parent)
+
+
+@pytest.mark.parametrize("damage", ["of a body", "of a flag", "of the last byte", "cut", "missing", "another segment"])
+def test_a_damaged_segment_is_not_copied_to_the_cold_tier(damage: str) -> None:
+    """Its topic is set apart, as by a read, and the file stays where and as it is."""
+    shard, disk, path = about_to_move()
+    expected = data(shard)
+    node = disk.names[path]
+    whole = bytes(node.data)
+    if damage == "missing":
+        del disk.names[path]
+    elif damage == "another segment":
+        node.data[:] = disk.names[max(p for p in disk.names if p.suffix == ".data" and p.parent == path.parent)].data
+    elif damage == "cut":
+        del node.data[-8:]
+    else:
+        header = check(memoryview(whole))
+        node.data[{"of a body": 80, "of a flag": header.flags_at + 3}.get(damage, header.flags_at - 1)] ^= 1
+    spoilt = bytes(node.data)
+    for _ in range(3):
+        checkpoint(shard)
+        shard.append("good", "more")
+    assert not [name for name in disk.names if cold(name) and name.suffix in (".data", ".idx")]
+    assert bytes(node.data) == spoilt
+    assert len(shard.shard.quarantine) == 1
+    check_refused(shard)
+    again = shard.restarted(disk.after_crash("process"))
+    check_refused(again)
+    node.data[:] = whole
+    disk.names[path] = node
+    shard.clock.advance(61_000)
+    assert data(shard) == expected
+    shard.append("bad", "later")
+    checkpoint(shard)
+    checkpoint(shard)
+    assert bytes(disk.names[moved(path)].data) == whole
+    assert path not in disk.names
+    assert data(shard.restarted()) == [*expected, "later"]
+
+
+def test_a_flag_that_is_half_written_is_no_damage_of_a_segment_that_moves() -> None:
+    """The catalog lists it until the file has it, see step 5."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    records = [{"data": n, "tag": f"t{n % 2}"} for n in range(10)]
+    shard.call("append", "bad", {"records": records, "config": DURABLE})
+    checkpoint(shard)
+    shard.call("delete_records", "bad", {"match": "t1"})
+    checkpoint(shard)
+    path = next(path for path in disk.names if path.suffix == ".data")
+    flags_at = check(memoryview(bytes(disk.names[path].data))).flags_at
+    shard.append("bad", *range(10, 20))
+    disk.fail["write_at"] = OSError(5, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        checkpoint(shard)
+    disk.fail.clear()
+    disk.names[path].data[flags_at + 1] = DELETED
+    for _ in range(3):
+        shard.append("bad", "new")
+        checkpoint(shard)
+    assert moved(path) in disk.names
+    assert len(shard.shard.quarantine) == 0
+    expected = [*range(0, 10, 2), *range(10, 20), *["new"] * 3]
+    assert data(shard) == expected
+    assert data(shard.restarted(disk.after_crash("process"))) == expected
+
+
 def with_a_batch_to_come() -> tuple[Harness, FaultDisk, Path]:
     """A shard whose next checkpoint appends a batch of "bad" to the file at this path."""
     disk = FaultDisk()
@@ -201,6 +291,24 @@ def test_batches_never_follow_bytes_that_a_read_found_damaged() -> None:
     check_refused(shard)
     checkpoint(shard)
     assert len(disk.names[path].data) == len(whole)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(6_000)
+    assert data(shard) == [1, 2]
+    assert data(shard.restarted()) == [1, 2]
+
+
+def test_batches_never_follow_the_frames_of_another_file() -> None:
+    """Nothing has read the file since it was replaced. It is longer, so what follows the bytes that count is cut."""
+    shard, disk, path = with_a_batch_to_come()
+    whole = bytes(disk.names[path].data)
+    other = FaultDisk()
+    theirs = Harness(other)
+    theirs.append("bad", *range(90), config=DURABLE)
+    checkpoint(theirs)
+    disk.names[path].data[:] = other.names[path].data
+    checkpoint(shard)
+    assert disk.names[path].data == other.names[path].data
+    check_refused(shard)
     disk.names[path].data[:] = whole
     shard.clock.advance(6_000)
     assert data(shard) == [1, 2]

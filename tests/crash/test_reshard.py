@@ -13,7 +13,7 @@ from proto.model.names import shard_of
 from shardd.offline.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
-from tests.support.fault_disk import Crash, FaultDisk, Survival
+from tests.support.fault_disk import Crash, FaultDisk, Node, Survival
 from tests.support.harness import FakeClock, Harness
 
 DATA = Path("/data")
@@ -177,6 +177,23 @@ def test_damage_stops_it_before_anything_is_changed() -> None:
     with pytest.raises((RecoveryError, Exception), match="checksum"):
         reshard(disk, 3)
     assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
+
+
+@pytest.mark.parametrize("place", ["lost+found/wal", "topics/00000000000000ff"])
+@pytest.mark.parametrize("tier", [DATA, Path("/cold")], ids=["data", "cold"])
+def test_a_file_that_does_not_belong_stops_it(tier: Path, place: str) -> None:
+    """The directories of the old shards are removed in the end, with all that is in them."""
+    disk = loaded(2, cold_dir="/cold")
+    path = tier / "shard-01" / place / f"seg-{1:020d}.data"
+    content = bytes(disk.names[next(p for p in sorted(disk.names) if p.suffix == ".data")].data)
+    disk.names[path] = disk.durable[path] = Node(bytearray(content), content)
+    before = {p: bytes(n.data) for p, n in disk.names.items()}
+    with pytest.raises(RecoveryError, match="does not belong") as error:
+        reshard(disk, 3, cold_dir="/cold")
+    assert str(path) in str(error.value)
+    assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
+    disk.remove(path)
+    assert reshard(disk, 3, cold_dir="/cold") == 3
 
 
 class TestVerify:

@@ -17,7 +17,9 @@ from proto.ipc.message import Reply
 from proto.model.errors import TopicsError
 from proto.model.names import shard_of
 from proto.model.router import RouterConfig, as_map
+from shardd.offline.verify import verify
 from tests.support.fault_disk import FaultDisk, Survival
+from tests.support.harness import SHARD, FakeClock
 from tests.support.routed import Net
 
 SHARDS = [1, 2]
@@ -190,6 +192,53 @@ def test_deletions_caps_and_configurations_meet_the_same_records_again(net: Net,
     net.crash()
     assert net.seen(b) == {4: 4, 5: 5, 6: "direct"}
     assert net.of(b).diff(b)["tombstone"]["reason"] == "cap"
+
+
+def test_a_deletion_behind_copies_that_needs_a_damaged_file_is_the_trouble_of_its_topic_alone(net: Net) -> None:
+    """A deletion by tag reads the tags of all records before it. It waits for the copies, so replay does not do it."""
+    net = Net(len(net.shards), cache_bytes=0)
+    a, b = ends(net)
+    other = name_in(len(net.shards) - 1, "other", len(net.shards))
+    write(net, other, "unharmed")
+    tagged(net, b, (1, "x"), (2, "y"))
+    net.router("r", a, b)
+    net.sync()
+    net.of(b).shard.checkpoint_now()
+    tagged(net, a, (3, "x"), (4, "y"))
+    net.settle()
+    net.of(b).call("delete_records", b, {"match": "x"})
+    write(net, b, "direct")
+    net.sync()
+    seen = net.seen(b)
+    assert seen == {2: 2, 4: 4, 5: "direct"}
+    ident = net.topic(b).id
+
+    def spoil() -> FaultDisk:
+        """Bend a byte of the segment, or make it right again."""
+        disk = net.of(b).disk
+        assert isinstance(disk, FaultDisk)
+        disk.names[min(path for path in disk.names if path.match(f"{ident:016x}/*.data"))].data[70] ^= 1
+        return disk
+
+    disk = spoil()
+    for _ in range(3):
+        net.crash()
+        error = net.of(b).reply("diff", b, b"{}").error
+        assert error is not None
+        assert (error.detail or {})["reason"] == "damaged"
+        assert net.data(other) == ["unharmed"]
+        assert net.data(a) == [3, 4]
+        net.sync()
+        net.of(b).shard.checkpoint_now()
+    assert verify(disk.after_crash("process"), SHARD, FakeClock(), net.of(b).limits).problems
+    spoil()
+    net.crash()
+    assert net.seen(b) == seen
+    write(net, a, "later")
+    net.settle()
+    assert net.seen(b) == seen | {6: "later"}
+    net.crash()
+    assert net.seen(b) == seen | {6: "later"}
 
 
 def test_idempotency_keys_and_cursors_behind_copies_come_back(net: Net) -> None:

@@ -123,7 +123,8 @@ def contained(data: Path, *command: str) -> list[str]:
 @contextmanager
 def container(data: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
-    environment |= {"TOPICS_DATA_DIR": "/mnt", "TOPICS_SHARDS": "2", "TOPICS_LOG_LEVEL": "debug"}
+    environment |= {"TOPICS_DATA_DIR": "/mnt", "TOPICS_SHARDS": "2", "TOPICS_GATEWAYS": "1"}
+    environment |= {"TOPICS_LOG_LEVEL": "debug"}
     environment["PYTHONPATH"] = str(ROOT)
     serve = [sys.executable, "-m", "supervisor.cli", "serve", "--port", str(port)]
     with open(log, "ab") as output:

@@ -61,7 +61,7 @@ def test_what_needs_somebody_is_shown_and_watched(where: Callable[[], list[str]]
 
 def test_dashboard_and_alerts_name_only_metrics_that_exist(tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
-    with Service(tmp_path, TOPICS_BUCKET=(tmp_path / "bucket").as_uri()) as running:
+    with Service(tmp_path, TOPICS_GATEWAYS="2", TOPICS_BUCKET=(tmp_path / "bucket").as_uri()) as running:
         running.request("POST", "/v0/topics/seen", {"records": [{"data": 1}]})
         with contextlib.closing(running.connect()) as connection:
             connection.request("GET", "/v0/metrics")

@@ -20,12 +20,14 @@ from tests.support.writers import Writer, verify
 NewService = Callable[..., Service]
 BY_SHARD = [[name for n in range(40) if shard_of(name := f"heal:{n}", 2) == index][:4] for index in (0, 1)]
 PATIENCE_S = 30.0
+KILLS = int(os.environ.get("TOPICS_TEST_KILLS", "50"))
 
 
 @contextmanager
-def writing(service: Service, topics: Sequence[Sequence[str]]) -> Iterator[list[Writer]]:
-    """One writer for each group of topics, each with at least one ack when the body starts; finished after it."""
-    writers = [Writer(service, f"w{n}", group, n, "disk") for n, group in enumerate(topics)]
+def writing(service: Service, topics: Sequence[Sequence[str]], names: str = "w") -> Iterator[list[Writer]]:
+    """One writer for each group of topics, each with at least one ack when the body starts; finished after it. `names`
+    begins their names, which records have in their ids: those who write to the same topics need different ones."""
+    writers = [Writer(service, f"{names}{n}", group, n, "disk") for n, group in enumerate(topics)]
     for writer in writers:
         writer.start()
     try:
@@ -146,11 +148,9 @@ def test_the_death_of_the_fork_server_is_not_noticed_and_the_next_child_is_forke
         until(lambda: acked_since(writers, healed_at), "acks after the heal", PATIENCE_S)
     after = service.status()
     assert after["fork_server"] not in (before["fork_server"], None)
-    assert {name: after["children"][name]["pid"] == before["children"][name]["pid"] for name in after["children"]} == {
-        "shard-00": False,
-        "shard-01": True,
-        "gateway": True,
-    }
+    assert after["children"].keys() == before["children"].keys()
+    changed = {name for name, child in after["children"].items() if child["pid"] != before["children"][name]["pid"]}
+    assert changed == {"shard-00"}
     assert verify(service, writers) > 0
 
 
@@ -158,23 +158,25 @@ def test_the_death_of_the_fork_server_is_not_noticed_and_the_next_child_is_forke
 @pytest.mark.parametrize("victim", ["shard-00", "gateway", "fork server", "supervisor", "all"])
 def test_fifty_kills_of_each_process_lose_nothing_and_leave_no_process(new_service: NewService, victim: str) -> None:
     service = new_service(TOPICS_RESTART_LIMIT="1000").start()
-    for _ in range(50):
-        with writing(service, BY_SHARD) as writers:
-            watched = Watched(service.pids())
+    for turn in range(KILLS):
+        with writing(service, BY_SHARD, f"{turn}/w") as writers:
             if victim == "supervisor":
+                watched = Watched(service.pids())
                 assert service.process is not None
                 service.process.kill()
                 service.wait_exit()
+                assert watched.wait_gone(5) == []
             elif victim == "all":
                 service.kill_group()
             else:
                 if victim == "fork server":
                     os.kill(service.status()["fork_server"], signal.SIGKILL)
-                service.kill_child("shard-01" if victim == "fork server" else victim)
+                killed = "shard-01" if victim == "fork server" else victim
+                n = service.kill_child(killed)
+                until(lambda name=killed, n=n: service.child(name)["incarnation"] > n, f"a new {killed}", PATIENCE_S)
         if service.process is None:
-            assert watched.wait_gone(5) == []
             service.start()
-        until(service.is_ready, "readiness", 20)
+        until(service.is_ready, "readiness", PATIENCE_S)
         assert verify(service, writers) > 0
     watched = Watched(service.pids())
     assert service.stop() == 0
@@ -189,11 +191,9 @@ def test_a_killed_gateway_is_replaced_and_nothing_acked_is_lost(service: Service
         healed_at = time.monotonic()
         until(lambda: acked_since(writers, healed_at), "acks after the heal", PATIENCE_S)
     assert {a.status for w in writers for a in w.answers} <= {200, 201, 503}
-    assert {name: child["incarnation"] for name, child in service.status()["children"].items()} == {
-        "shard-00": 1,
-        "shard-01": 1,
-        "gateway": incarnation + 1,
-    }
+    assert service.child("gateway")["incarnation"] == incarnation + 1
+    started_again = [name for name, child in service.status()["children"].items() if child["incarnation"] > 1]
+    assert {name.partition("-")[0] for name in started_again} == {"gateway"}
     assert verify(service, writers) > 0
 
 
@@ -224,7 +224,8 @@ def test_another_number_of_shards_is_refused_and_no_number_is_fine(service: Serv
     assert other.wait_exit() == 1
     assert "topics reshard" in other.log_text()
     unsaid = new_service(service.directory, shards=None).start()
-    assert {"shard-00", "shard-01", "gateway"} == set(unsaid.status()["children"])
+    shards = {name for name in unsaid.status()["children"] if not name.startswith("gateway")}
+    assert shards == {"shard-00", "shard-01"}
 
 
 def test_beyond_loopback_without_keys_is_refused_unless_allowed(new_service: NewService) -> None:

@@ -65,12 +65,17 @@ def collecting() -> Iterator[Collector]:
             thread.join()
 
 
+def loaded(service: Service) -> bool:
+    """Whether each gateway has loaded tracing."""
+    return service.log_text().count("event=spans_are_sent") == int(service.environment["TOPICS_GATEWAYS"])
+
+
 def test_each_request_is_a_span_below_its_client_s(new_service: Callable[..., Service]) -> None:
     with collecting() as collector:
         service = new_service(
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.port}", OTEL_BSP_SCHEDULE_DELAY="100"
         ).start()
-        until(lambda: "event=spans_are_sent" in service.log_text(), "tracing to be loaded")
+        until(lambda: loaded(service), "tracing to be loaded")
         connection = service.connect()
         body = json.dumps({"records": [{"data": "a-payload"}], "config": {"durability": "fsync"}})
         headers = {"Content-Type": "application/json", "traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -106,7 +111,7 @@ def test_a_collector_that_is_not_there_costs_log_lines_and_nothing_else(new_serv
     with new_service(
         OTEL_EXPORTER_OTLP_ENDPOINT=nobody, OTEL_BSP_SCHEDULE_DELAY="50", OTEL_EXPORTER_OTLP_TIMEOUT="1"
     ) as service:
-        until(lambda: "event=spans_are_sent" in service.log_text(), "tracing to be loaded")
+        until(lambda: loaded(service), "tracing to be loaded")
         until(
             lambda: write(service, "t", 1) and "event=spans_not_sent" in service.log_text(), "a complaint", timeout_s=40
         )

@@ -36,7 +36,7 @@ from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage.errors import SegmentError
 from tests.history.inside import Inside, Notes
-from tests.history.worlds import CAPPED, COLD, CONFIGS, OURS, QUEUE, THEIRS, TRIMMED, World, killed, topics, work
+from tests.history.worlds import COLD, CONFIGS, OURS, QUEUE, THEIRS, TRIMMED, World, killed, topics, work
 from tests.support.fault_disk import FaultDisk, Node
 from tests.support.harness import FakeClock, Harness
 from tests.support.histories import written
@@ -264,8 +264,6 @@ class Trial:
         mended = False
         if self.client is not None:
             self.damage.strike(self.disk)
-            if self.damage.kind == "log":
-                self.damage.intact = []  # a running shard takes its log files for its own, and removes them in the end
             self._use(self.client)
             if self.damage.kind in OF_TOPICS and self.rng.random() < 0.5:
                 self.damage.repair(self.disk)
@@ -302,7 +300,7 @@ class Trial:
             self.disk = killed(shard)
             self._repair()
             client.shard = self._open()
-        elif self.damage.intact and self.damage.kind != "index" and CAPPED not in self.damage.owners():
+        elif self.damage.intact and self.damage.kind != "index":
             there = contents(killed(shard)).values()
             if not all(any(each in content for content in there) for each in self.damage.intact):
                 raise Wrong("a file that is intact was removed")

@@ -15,6 +15,7 @@ import pytest
 
 from proto.ipc import control, message
 from proto.ipc.control import ControlError, Decoder, Shards, ShardState, Start, encode
+from proto.ipc.gateway_figures import GatewayFigures
 from proto.ipc.message import INLINE_BYTES, Cancel, MessageError, Packing, Parked, Reply, Request, Status, Taken, unpack
 from proto.ipc.operations import TABLE, Ping
 from proto.model.errors import ErrorCode, TopicsError
@@ -211,6 +212,8 @@ def controls() -> Iterator[bytes]:
     for kind in get_args(control.Control):
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
+        fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}
+        fields |= {"number": 1, "figures": GatewayFigures(1, 0, [("append", 200, 3)], {"append": 1})}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
     yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))

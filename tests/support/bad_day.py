@@ -184,6 +184,8 @@ class BadDay:
         self.fill_victim()
         for thread in (*self.writers, *self.workers):
             thread.start()
+        # A stream without an id continues where the session is, and one of the faults opens streams of this session.
+        until(lambda: self.watcher.last_id, "the watcher to have an id to resume by", PATIENCE_S)
 
     def fill_victim(self) -> None:
         """Make a topic with sealed segments, which faults damage and no check reads."""

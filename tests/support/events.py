@@ -27,7 +27,7 @@ class Watch:
         self.events: list[Event] = []
         self.comments: list[str] = []
         self.ended = threading.Event()
-        self.raw = b""
+        self.raw = bytearray()
         """All bytes received."""
         self.gate = threading.Event()
         """Nothing is read while this is clear."""
@@ -43,7 +43,7 @@ class Watch:
         if self.status == 200:
             self._thread.start()
         else:
-            self.raw = self.response.read()
+            self.raw += self.response.read()
             self.ended.set()
 
     def __enter__(self) -> Watch:

@@ -11,9 +11,11 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     silent        never says anything, but stops when told
     hang-up       ready, then closes its control socket and lives on
     mute          ready, answers no Ping
+    keeps         ready, never done with what it has in hand when it retires
     nonsense      sends bytes that are no message
 
-`BEHAVIOUR:N` is that of shard N until FAKE_DIRECTORY/mended exists; the others, and shard N afterwards, are good.
+`BEHAVIOUR:N` is that of shard N, or of the child NAME, until FAKE_DIRECTORY/mended exists; the others, and that one
+afterwards, are good.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    Keys,
+    KeysTaken,
     Ping,
     Pong,
     Progress,
     Ready,
+    Retire,
     Start,
     Stop,
     encode,
@@ -61,7 +66,7 @@ def run() -> int:
             if isinstance(message, Start):
                 name = f"{message.role}-{message.index}"
                 behaviour, _, index = behaviour.partition(":")
-                if index and (name != f"shard-{index}" or (directory / "mended").exists()):
+                if index and (name not in (index, f"shard-{index}") or (directory / "mended").exists()):
                     behaviour = "good"
             line = json.dumps(
                 [
@@ -96,11 +101,15 @@ def run() -> int:
                     if behaviour == "hang-up":
                         control.shutdown(socket.SHUT_RDWR)
                         time.sleep(60)
+                case Keys(), _:
+                    say(KeysTaken(message.number))
                 case Ping(), "mute":
                     pass
                 case Ping(), _:
                     say(Pong())
-                case Drain(), _:
+                case Retire(), "keeps":
+                    pass
+                case Drain() | Retire(), _:
                     say(Drained())
                 case Stop(), "stubborn":
                     time.sleep(60)

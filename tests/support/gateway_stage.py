@@ -17,6 +17,7 @@ import trio
 
 from gateway.process import Gateway
 from proto.ipc.control import ShardState, Start
+from proto.ipc.gateway_page import Page
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.operations import Stats
 from proto.ipc.transport import Group, MessageSocket
@@ -206,8 +207,11 @@ async def stage(
     probe_auth: bool = False,
     cors_origins: Sequence[str] = (),
     within_s: float = 120,
+    page: Page | None = None,
+    index: int = 0,
     **limits: Any,
 ) -> AsyncIterator[Stage]:
+    """`page`, of three rows, makes it gateway `index` of two."""
     with tempfile.TemporaryDirectory(prefix="gw") as directory:
         listener = socket.create_server(("127.0.0.1", 0))
         with listener:
@@ -219,6 +223,10 @@ async def stage(
                     keys=None if keys is None else list(keys),
                     probe_auth=probe_auth,
                     cors_origins=list(cors_origins),
+                    index=index,
+                    gateways=1 if page is None else 2,
+                    page_fd=-1 if page is None else page.descriptor,
+                    places=[] if page is None else page.places(each.digest for each in keys or ()),
                 )
             )
             with trio.fail_after(within_s):

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
         self.environment = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_") and n != "NOTIFY_SOCKET"}
         self.environment |= {"TOPICS_DATA_DIR": str(self.data_dir), "TOPICS_RUNTIME_DIR": str(self.runtime_dir)}
+        self.environment["TOPICS_GATEWAYS"] = os.environ.get("TOPICS_TEST_GATEWAYS", "1")
         if shards is not None:
             self.environment["TOPICS_SHARDS"] = str(shards)
         self.environment |= environment
@@ -134,10 +136,25 @@ class Service:
             raise ServiceError(f"the service ended with status {self.process.returncode}{self.log_tail()}")
 
     def is_ready(self) -> bool:
+        """Whether `/v0/ready` says 200, of several gateways each: they hear of the shards one after the other."""
+        gateways = int(self.environment["TOPICS_GATEWAYS"])
+        unseen = {f"gateway-{index}" for index in range(gateways)}
         try:
-            return self.request("GET", "/v0/ready", timeout_s=2)[0] == 200
+            with ExitStack() as opened:
+                # A gateway with more connections lets the others go first. On a busy machine they may be late even so.
+                for number in range(8 * gateways):
+                    connection = opened.enter_context(closing(self.connect(2)))
+                    if ask(connection, "GET", "/v0/ready")[0] != 200:
+                        return False
+                    if gateways == 1 or (os.getuid() and number == 2 * gateways):
+                        return True  # only root sees which gateway has a connection
+                    if not os.getuid():
+                        unseen.discard(self.gateway_of(connection))
+                        if not unseen:
+                            return True
         except (OSError, http.client.HTTPException):
-            return False
+            pass
+        return False
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = DEADLINE_S) -> int:
         """Ask the service to end and return its exit status. Raises `ServiceError` if it or a child stays."""
@@ -176,10 +193,18 @@ class Service:
             raise ServiceError(f"processes {left} survived SIGKILL of their group")
 
     def kill_child(self, name: str) -> int:
-        """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation."""
-        child = self.status()["children"][name]
-        os.kill(child["pid"], signal.SIGKILL)
-        return int(child["incarnation"])
+        """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation. `gateway` are all of several:
+        no client keeps its connection. Waits for a process that is being started."""
+
+        def running() -> list[dict[str, Any]]:
+            children = self.status()["children"]
+            found = [child for each, child in children.items() if each == name or each.startswith(f"{name}-")]
+            return found if all(child["pid"] for child in found) else []
+
+        found = until(running, f"{name} to run")
+        for child in found:
+            os.kill(child["pid"], signal.SIGKILL)
+        return int(found[0]["incarnation"])
 
     def close(self) -> None:
         """Kill the remaining processes. Data and log stay for the test to read."""
@@ -211,8 +236,27 @@ class Service:
         return found
 
     def child(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.status()["children"][name]
+        """A child as the status file has it. `gateway` is the first one of several."""
+        children = self.status()["children"]
+        found: dict[str, Any] = children[name] if name in children else children[f"{name}-0"]
         return found
+
+    def gateway_of(self, connection: http.client.HTTPConnection) -> str:
+        """The name of the gateway that has accepted a connection. For root. Raises `ConnectionError` if none has it any
+        more."""
+        if self.process is None or connection.sock is None:
+            raise ConnectionError("the connection is closed")
+        here, there = f":{self.port:04X}", f":{connection.sock.getsockname()[1]:04X}"
+        table = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()
+        rows = [line.split() for line in table[1:]]
+        sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(here) and row[2].endswith(there)}
+        for name, child in self.status()["children"].items():
+            if name.startswith("gateway") and child["pid"]:
+                for descriptor in Path(f"/proc/{child['pid']}/fd").iterdir():
+                    with suppress(FileNotFoundError):  # closed meanwhile
+                        if os.readlink(descriptor) in sockets:
+                            return name
+        raise ConnectionError("no gateway has this connection")
 
     def pids(self) -> list[int]:
         """The pids of the supervisor, its fork server and its present children."""

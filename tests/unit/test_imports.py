@@ -35,7 +35,12 @@ ALLOWED = {
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},
-    "mmap": {"shardd/storage/disk.py", "pyspark_topics/storage.py", "proto/ipc/in_hand.py"},
+    "mmap": {
+        "shardd/storage/disk.py",
+        "pyspark_topics/storage.py",
+        "proto/ipc/gateway_page.py",
+        "proto/ipc/in_hand.py",
+    },
     "quart": {"gateway/server/pages.py"},
     "quart_trio": {"gateway/server/pages.py"},
     "hypercorn": {"gateway/server/hypercorn_bridge.py"},
@@ -63,6 +68,7 @@ DOORS = {
         "supervisor/cli/commands/read.py",
         "supervisor/cli/commands/reading.py",
         "supervisor/cli/commands/replica.py",
+        "supervisor/cli/commands/roll.py",
         "supervisor/cli/commands/routers.py",
         "supervisor/cli/commands/salvage.py",
         "supervisor/cli/commands/serve.py",
@@ -268,11 +274,12 @@ def test_every_folder_says_what_it_owns(package: str) -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
-def test_proto_reads_and_writes_in_three_modules_and_in_its_folder_of_the_process() -> None:
+def test_proto_reads_and_writes_in_four_modules_and_in_its_folder_of_the_process() -> None:
     doors = {"io", "mmap", "os", "pathlib", "select", "shutil", "socket", "subprocess", "tempfile", "urllib", "zmq"}
     found = {path.relative_to(ROOT) for package, path in modules() if package == "proto" and imported(path) & doors}
     outside = {str(path) for path in found if not path.is_relative_to("proto/process")}
-    assert outside == {"proto/ipc/transport.py", "proto/ipc/control_link.py", "proto/ipc/in_hand.py"}
+    doors_of_ipc = {"transport.py", "control_link.py", "gateway_page.py", "in_hand.py"}
+    assert outside == {f"proto/ipc/{name}" for name in doors_of_ipc}
 
 
 @pytest.mark.parametrize(("package", "path"), list(modules()), ids=lambda value: str(value).removeprefix(str(ROOT)))

@@ -105,7 +105,9 @@ class Overview extends View {
       <div class="scroll" tabindex="0" role="region" aria-label="Shards and processes"><table>
         <thead><tr><th>process</th><th>state</th><th class="n">started again</th><th class="n">killed, no answer</th></tr></thead>
         <tbody>
-          <tr><td>gateway</td><td>${pill("good", "serves")}</td><td class="n soft">up for ${span(service.metrics.topics_uptime_ms)}</td>
+          <tr><td>${service.metrics.topics_gateways === undefined ? "gateway" : `gateways: ${whole(service.metrics.topics_gateways)}`}</td>
+            <td>${pill("good", "serves")}</td>
+            <td class="n soft">${service.metrics.topics_gateway_restarts_total ? `${whole(service.metrics.topics_gateway_restarts_total)}, ` : nothing}up for ${span(service.metrics.topics_uptime_ms)}</td>
             <td class="n">–</td></tr>
           ${service.shards.map(each => html`<tr data-shard=${each.shard}><td>shard ${each.shard}</td>
             <td>${pill(each.up ? "good" : "bad", each.up ? "serves" : each.phase)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import structlog
 from wsproto.events import TextMessage
 
@@ -31,10 +32,10 @@ class Clock:
         return self.now
 
 
-def begin(there: Stage, path: Path, clock: Clock | None = None) -> Clock:
+def begin(there: Stage, path: Path, clock: Clock | None = None, gateways: int = 1) -> Clock:
     clock = clock or Clock()
     there.gateway.api.outcomes.audit = Audit(
-        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock
+        os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock, gateways=gateways
     )
     return clock
 
@@ -86,14 +87,15 @@ async def test_changes_and_refusals_have_a_line_and_nothing_else_has(tmp_path: P
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gateways", "most"), [(1, MOST), (3, 20), (16, 4)])
+async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path, gateways: int, most: int) -> None:
     path = tmp_path / "audit"
     async with stage(keys=KEYS) as there, there.client() as client:
-        clock = begin(there, path)
-        for _ in range(MOST + 7):
+        clock = begin(there, path, gateways=gateways)
+        for _ in range(most + 7):
             await client.ask("GET", "/v0/topics/" + 200 * "x", headers=bearer("wrong"))
         await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))
-        assert [each["event"] for each in lines(path)] == [*["refused"] * MOST, "change"]
+        assert [each["event"] for each in lines(path)] == [*["refused"] * most, "change"]
         clock.now = WINDOW_S
         assert there.gateway.api.outcomes.audit is not None
         there.gateway.api.outcomes.audit.flush()
@@ -170,7 +172,7 @@ async def test_commands_of_a_socket_have_lines_as_requests_have(tmp_path: Path) 
 def test_a_new_gateway_takes_the_file_that_was_opened_while_it_was_started(tmp_path: Path) -> None:
     """What it inherited is the file from before."""
     before, after = AuditFile(tmp_path / "audit"), tmp_path / "audit"
-    inherited, further = os.dup(before.descriptor), os.dup(before.theirs.fileno())
+    inherited, further = os.dup(before.descriptor), os.dup(before.theirs[0].fileno())
     after.rename(tmp_path / "audit.1")
     before.reopen()
     request: Any = SimpleNamespace(key=None, peer=lambda: "192.0.2.7")
@@ -181,4 +183,23 @@ def test_a_new_gateway_takes_the_file_that_was_opened_while_it_was_started(tmp_p
     assert audit._further is not None
     audit._further.close()
     assert [line["status"] for line in lines(after)] == [401]
+    assert not (tmp_path / "audit.1").read_bytes()
+
+
+def test_each_of_several_gateways_gets_the_file_that_was_opened_again(tmp_path: Path) -> None:
+    file, path = AuditFile(tmp_path / "audit", 3), tmp_path / "audit"
+    audits = [Audit(os.dup(file.descriptor), os.dup(theirs.fileno())) for theirs in file.theirs]
+    path.rename(tmp_path / "audit.1")
+    for _ in range(3):
+        file.reopen()  # one that does not take it in time gets the last one
+    request: Any = SimpleNamespace(key=None, peer=lambda: "192.0.2.7")
+    for status, audit in zip((401, 403, 401), audits, strict=True):
+        audit.reopened()
+        audit.answered(None, ["a"], request, status)
+    file.close()
+    for audit in audits:
+        os.close(audit._descriptor)
+        assert audit._further is not None
+        audit._further.close()
+    assert [line["status"] for line in lines(path)] == [401, 403, 401]
     assert not (tmp_path / "audit.1").read_bytes()

@@ -6,6 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.metrics import as_json
+from proto.ipc.control import FiguresWanted, OtherFigures
+from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import Stats
 from proto.model.keys import Scope
@@ -151,6 +153,35 @@ async def test_a_shard_that_is_down_counts_with_what_it_last_said() -> None:
         assert after["topics_shard_phase", (("phase", "down"), ("shard", "1"))] == 1
 
 
+async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
+    """One of them has never asked it."""
+    accounts = Accounts()
+
+    async def begin(name: str, there: Stage) -> None:
+        say(there, Status(2, 7, 70))
+        colleagues = there.gateway.api.service.colleagues
+
+        async def answer(question: FiguresWanted) -> None:
+            accounts.report(name, question.figures)
+            accounts.shards |= question.shards
+            known = {index: accounts.shards[index] for index in question.missing}
+            colleagues.heard(OtherFigures(question.number, accounts.others(name, 0), known))
+
+        await there.nursery.start(colleagues.run, answer)
+
+    async with stage(stats, shards=2) as one, stage(stats, shards=2) as two, one.client() as first:
+        await begin("one", one)
+        await begin("two", two)
+        before = samples((await first.ask("GET", "/v0/metrics")).raw)
+        async with two.client() as second:
+            for there, client in ((two, second), (one, first)):
+                there.lose_shard(1)
+                after = samples((await client.ask("GET", "/v0/metrics")).raw)
+                for name in ("topics_records_written_total", "topics_wal_frames_total"):
+                    assert after[name, ()] == before[name, ()] > 0
+        assert all(not figures.per_topic for figures in accounts.shards.values())
+
+
 async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
     async with stage(stats) as there, there.client() as client:
         say(there, Status(2, 7, 70))
@@ -277,3 +308,36 @@ async def test_letters_of_a_queue_are_counted_only_where_their_topic_is_seen() -
                 for (name, labels), value in found.items()
                 if name == "topics_topic_queue_dead_letters"
             }
+
+
+async def test_a_scrape_adds_what_the_supervisor_has_of_other_gateways() -> None:
+    others = GatewayFigures(
+        gateways=2,
+        deaths=3,
+        requests=[("append", 200, 40)],
+        internal_errors={"append": 2},
+        in_flight=5,
+        streams=6,
+        uptime_ms=10**9,
+        protocols=[ProtocolFigures("rog", 1, [("PUT", "ok", 7)])],
+    )
+    async with stage() as there, there.client() as client:
+        assert (await client.ask("POST", "/v0/topics/a", b"{}")).status == 200
+        alone = samples((await client.ask("GET", "/metrics")).raw)
+        assert not {"topics_gateways", "topics_gateway_restarts_total"} & {name for name, _ in alone}
+        colleagues = there.gateway.api.service.colleagues
+
+        async def answer(question: FiguresWanted) -> None:
+            colleagues.heard(OtherFigures(question.number, others))
+
+        await there.nursery.start(colleagues.run, answer)
+        found = samples((await client.ask("GET", "/metrics")).raw)
+    served = (("operation", "append"), ("status", "200"))
+    assert found["topics_http_requests_total", served] == alone["topics_http_requests_total", served] + 40
+    assert found["topics_http_requests_in_flight", ()] == alone["topics_http_requests_in_flight", ()] + 5
+    assert found["topics_sse_connections", ()] == 6
+    assert found["topics_uptime_ms", ()] == 10**9
+    assert (found["topics_gateways", ()], found["topics_gateway_restarts_total", ()]) == (3, 3)
+    assert found["topics_rog_commands_total", (("command", "PUT"), ("result", "ok"))] == 7
+    errors = (("operation", "append"), ("process", "gateway"))
+    assert found["topics_internal_errors_total", errors] == alone.get(("topics_internal_errors_total", errors), 0) + 2

@@ -3,6 +3,7 @@ protocol of their own over real sockets."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -186,3 +187,16 @@ async def test_a_drain_finishes_what_is_in_flight_and_ends_who_waits() -> None:
         assert await receive(busy, 10) == b"a\n", "the next command was begun, or the answer is missing"
         await s.flight.landed()
         assert s.lines.carried_out == [b"a"]
+
+
+async def test_connections_that_are_to_end_when_idle_are_served_first_if_a_command_has_arrived() -> None:
+    async with stage() as s, await s.connect() as asking, await s.connect() as idle:
+        await asking.send_all(b"\x01a")
+        assert await receive(asking, 2) == b"a\n"
+        await s.settled(2)
+        s.server.end_idle(0)
+        # The command is in the socket, and nothing has read it when the time is over.
+        os.write(asking.socket.fileno(), b"\x01b")
+        s.server.sweep(1)
+        assert await receive(asking, 2) == b"b\n"
+        assert await receive(idle, 1) == b""

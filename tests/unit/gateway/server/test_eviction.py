@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from proto.ipc.gateway_page import Column, Page, Row
 from proto.ipc.message import Parked, Reply
 from tests.support.gateway_stage import stage, until
 
@@ -25,6 +26,18 @@ async def test_when_connections_run_out_those_that_only_wait_make_room() -> None
             assert len(there.gateway.server.connections) <= 8
         for stream in idle:
             await stream.aclose()
+
+
+async def test_a_full_gateway_makes_room_if_no_other_takes_the_connection() -> None:
+    page = Page(3)
+    Row(page.descriptor, 3, 1).put(Column.ACCEPTING, 1)  # it hangs
+    try:
+        async with stage(max_connections=2, page=page) as there, there.client(), there.client():
+            await until(lambda: len(there.gateway.server.connections) == 2)
+            async with there.client() as client:
+                assert (await client.ask("GET", "/v0/health")).status == 200
+    finally:
+        page.close()
 
 
 async def test_requests_at_work_are_never_ended_for_newcomers() -> None:

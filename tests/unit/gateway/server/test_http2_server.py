@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from hpack import Encoder
 
+from gateway.server import http2_server
 from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import MAX_HEADER_COUNT
 from tests.support import http2 as raw
@@ -211,7 +212,10 @@ async def test_a_broken_head_leaves_nothing_of_it_in_the_log(head: list[tuple[st
     assert "s3cret" not in str(lines)
 
 
-async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_goodbye() -> None:
+async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_goodbye(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_server, "LINGER_PAUSE_S", 0.05)
     waiting: list[Request] = []
 
     def script(request: Request) -> list[Message]:
@@ -231,6 +235,17 @@ async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_g
         assert (await http2.answer(number))[0] == 200
         assert await http2.stream.receive_some(1 << 16) is not None
         await until(lambda: not there.gateway.server.connections)
+
+
+async def test_a_stream_that_comes_as_its_connection_ends_is_left_unserved_and_resets_nothing() -> None:
+    async with client() as (there, http2):
+        assert (await http2.ask("GET", "/v0/health"))[0] == 200
+        there.gateway.handover.retire()
+        late = await http2.begin("GET", "/v0/health", end=True)
+        said = await http2.first(h2.events.ConnectionTerminated)
+        assert isinstance(said, h2.events.ConnectionTerminated)
+        assert (said.last_stream_id or 0) < late, "its client may send it again"
+        assert await http2.stream.receive_some(1 << 16) == b""
 
 
 async def test_after_a_flood_the_next_connection_of_its_address_waits_and_others_over_http_1_do_not() -> None:

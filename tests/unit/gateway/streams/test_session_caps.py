@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
+from gateway.streams import session_caps
 from gateway.streams.session_caps import share_of
 from proto.ipc.control import ShardState
+from proto.ipc.gateway_page import Page
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import cap_reached
 from tests.behaviour.gateway.test_stream_caps import ONE, THREE, TWO, refused
@@ -64,6 +66,49 @@ async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
         answers = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE) for _ in range(20)]
         assert [answer.status for answer in answers].count(200) == sum(owned) == 3
         refused(answers[-1], "max_watch_sessions_per_key", 3)
+
+
+async def test_a_key_makes_no_more_sessions_through_several_gateways() -> None:
+    limits = {"max_watch_sessions_per_key": 3}
+    harnesses = [Harness(**limits) for _ in range(2)]
+    for harness in harnesses:
+        harness.append("a", 1)  # a topic is in one of them
+    page = Page(3)
+    try:
+        async with AsyncExitStack() as stack:
+            clients = []
+            for number in range(2):
+                made = stage(shards=2, keys=[key("one")], page=page, index=number, **limits)
+                there = await stack.enter_async_context(made)
+                for index, harness in enumerate(harnesses):
+                    await start_real(there, harness, index=index)
+                clients.append(await stack.enter_async_context(there.client()))
+            answers = [
+                await clients[number % 2].ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE) for number in range(20)
+            ]
+    finally:
+        page.close()
+    assert [answer.status for answer in answers] == [200] * 3 + [429] * 17
+    refused(answers[-1], "max_watch_sessions_per_key", 3)
+
+
+async def test_a_shard_that_does_not_tell_its_count_delays_several_gateways_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_caps, "COUNT_S", 0.05)
+
+    def answer(request: Request) -> list[Message]:
+        if request.op == "watch_resolve":
+            return [Reply(request.id, extra={"topics": dict.fromkeys(request.options.names, (1, 0, 1))})]
+        return [] if request.op == "session_count" else [Reply(request.id, extra={"owned": 1})]
+
+    page = Page(3)
+    try:
+        async with stage(answer, keys=[key("one")], page=page) as there, there.client() as client:
+            for _ in range(2):
+                assert (await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE)).status == 200
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])

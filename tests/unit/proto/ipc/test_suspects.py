@@ -95,19 +95,40 @@ def refused(suspects: Suspects, asked: Request) -> bool:
 def test_a_request_is_refused_after_its_second_death() -> None:
     suspects = Suspects()
     assert not suspects
-    suspects.died(0, request(1))
+    suspects.died(0, 1, [request(1)])
     assert not refused(suspects, request(2))
-    suspects.died(0, request(2))
+    suspects.died(0, 2, [request(2)])
     assert refused(suspects, request(3))
     assert not refused(suspects, request(3, topic="u"))
     assert not refused(suspects, request(3, body=b"[]"))
     assert not refused(suspects, request(3, options=StateGet(touch=False)))
 
 
+def test_the_same_request_twice_in_hand_at_one_death_counts_once() -> None:
+    """Two clients may ask the same, and their requests may be in one turn."""
+    suspects = Suspects()
+    suspects.died(0, 1, [request(1), request(2)])
+    assert not refused(suspects, request(3))
+    suspects.died(0, 2, [request(1), request(2)])
+    assert refused(suspects, request(3))
+
+
+def test_gateways_hear_of_each_others_suspects_and_count_a_death_once() -> None:
+    one, other = Suspects(), Suspects()
+    one.on_death, other.on_death = other.heard, one.heard
+    one.died(0, 1, [request(1)])
+    other.died(0, 1, [request(9)])  # it was in hand for both
+    assert not any(refused(each, request(2)) for each in (one, other))
+    other.died(0, 2, [request(3)])
+    assert all(refused(each, request(4)) for each in (one, other))
+    one.died(0, 3, [])
+    assert len(one) == len(other) == 1
+
+
 def test_what_the_gateway_adds_does_not_make_another_request() -> None:
     suspects = Suspects()
     for number in range(DEATHS):
-        suspects.died(0, request(1, options=Append(may_configure=bool(number), prefixes=(f"p{number}",))))
+        suspects.died(0, number, [request(1, options=Append(may_configure=bool(number), prefixes=(f"p{number}",)))])
     assert refused(suspects, request(1, options=Append()))
     assert not refused(suspects, request(1, options=Append(idempotency_key="k")))
 
@@ -115,8 +136,8 @@ def test_what_the_gateway_adds_does_not_make_another_request() -> None:
 def test_a_suspect_is_forgotten_in_time() -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
-    for _ in range(DEATHS):
-        suspects.died(0, request(1))
+    for number in range(DEATHS):
+        suspects.died(0, number, [request(1)])
     now[0] = FORGOTTEN_S
     assert refused(suspects, request(1))
     now[0] = FORGOTTEN_S + 1
@@ -127,7 +148,7 @@ def test_a_suspect_is_forgotten_in_time() -> None:
 def test_the_number_of_suspects_is_bounded() -> None:
     suspects = Suspects()
     for n in range(MOST_SUSPECTS + 10):
-        suspects.died(0, request(1, body=b"%d" % n))
+        suspects.died(0, n, [request(1, body=b"%d" % n)])
     assert len(suspects) == MOST_SUSPECTS
 
 
@@ -135,6 +156,6 @@ def test_the_number_of_suspects_is_bounded() -> None:
 def test_the_reading_that_the_registrar_adds_does_not_make_another_request(operation: RouterPut | RouterDelete) -> None:
     suspects = Suspects()
     for number in range(DEATHS):
-        suspects.died(0, request(1, options=msgspec.structs.replace(operation, reading=(1, number))))
+        suspects.died(0, number, [request(1, options=msgspec.structs.replace(operation, reading=(1, number)))])
     assert refused(suspects, request(1, options=msgspec.structs.replace(operation, reading=(2, 7))))
     assert not refused(suspects, request(1, options=msgspec.structs.replace(operation, router="other")))

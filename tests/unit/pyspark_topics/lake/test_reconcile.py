@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.fs import DeltaStorageHandler
 
 from pyspark_topics.lake import local, reconcile
 from pyspark_topics.lake.layout import ONE, PER_TOPIC, LakeError
@@ -102,6 +103,23 @@ def test_windows_and_deletions_of_many_runs_add_up(
         delete(scene, "orders", f"customer-{number}")
     assert reconciled(scene, to) == {"orders": 16}
     assert seen(to) == scene.served()
+
+
+def test_threads_of_pyarrow_run_no_python(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that needs the interpreter when the command has ended already ends it with SIGABRT. The file system of
+    `deltalake` is in Python."""
+    to = tmp_path / "lake"
+    scene.shard.call("append", "shop:a.b", {"records": [{"data": n, "tag": "%41 ä"} for n in range(20)]})
+    scene.shard.call("configure", "shop:a.b", {"cap_records": 10})
+    scene.shard.shard.commits.sync_now()
+    monkeypatch.setattr(DeltaStorageHandler, "from_table", None)
+    for _ in range(2):  # the second run looks at the gaps of the first one
+        drain(writer(scene, to))
+        scene.shard.call("append", "shop:a.b", {"records": [{"data": n, "tag": "b"} for n in range(20)]})
+        scene.shard.shard.commits.sync_now()
+    assert reconciled(scene, to, ("%41 ä",)) == {"shop:a.b": 10}
+    monkeypatch.undo()
+    assert [gap[1:3] for gap in gaps(to)] == [(21, 27), (28, 30)]
 
 
 def test_another_service_deletes_nothing(scene: Scene, tmp_path: Path) -> None:

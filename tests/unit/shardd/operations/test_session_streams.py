@@ -10,7 +10,9 @@ import pytest
 
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import SessionMove, SessionNews, SessionTake
+from proto.model.limits import MAX_WAIT_MS
 from shardd.operations.session_streams import NEWS_S, TAKE_S
+from shardd.process.server import MAINTENANCE_INTERVAL
 from tests.support.harness import Harness
 
 WID, OTHER = "wid_" + "a" * 22, "wid_" + "b" * 22
@@ -333,6 +335,15 @@ def test_sessions_do_not_disturb_each_other() -> None:
     other = scene.begun(TWO, OTHER)
     scene.move(TWO, other, over=True, wid=OTHER)
     assert scene.waits(scene.take(TWO))
+
+
+def test_a_request_for_news_ends_before_its_asker_takes_the_shard_for_hung() -> None:
+    shortest_timeout_ms = 1000
+    scene = Scene()
+    news = scene.listen(ONE)
+    scene.harness.clock.advance(MAX_WAIT_MS + shortest_timeout_ms - int(MAINTENANCE_INTERVAL * 1000))
+    scene.harness.shard.maintain()
+    assert scene.answer(news).streams == ()
 
 
 def test_a_request_for_news_ends_in_time_and_when_it_is_cancelled() -> None:

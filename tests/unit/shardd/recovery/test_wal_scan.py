@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proto.format.frame import Kind, encode_map
-from shardd.recovery.wal_scan import Outcome, RecoveryError, scan
+from shardd.recovery.wal_scan import Outcome, RecoveryError, precedes, replaced, scan
 from tests.support.fault_disk import FaultDisk
 
 WAL = Path("/data/shard-00/wal")
@@ -104,6 +104,42 @@ def test_a_log_with_frames_of_another_or_without_some_of_its_own_is_refused(
     with pytest.raises(RecoveryError, match=why):
         scanned(disk, after_no)
     assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+
+
+@pytest.mark.parametrize(
+    ("content", "other"),
+    [
+        (frames([1, 2]), False),
+        (frames([1, 2, 3]), False),  # the last one was given up
+        (frames([1]), True),
+        (frames([1, 4]), True),
+        (frames([5, 6]), True),
+        (frames([1, 2])[:-8], False),
+        (frame(1) + frame(2)[:40], False),
+        (b"", False),
+    ],
+    ids=["its own", "longer", "whole and short", "a hole", "other numbers", "cut", "cut in a header", "empty"],
+)
+def test_a_covered_file_is_another_one_if_it_is_whole_and_leads_to_no_other_file(content: bytes, other: bool) -> None:
+    disk = log((1, content), (3, frames([3])))
+    assert precedes(disk, WAL / f"wal-{1:020d}.log", WAL / f"wal-{3:020d}.log", seed=None) is not other
+
+
+def test_a_file_is_another_one_if_it_begins_with_another_whole_frame() -> None:
+    _, outcome = scanned(log((1, frames([1, 2])), (3, frames([3]))))
+    assert outcome.firsts.keys() == {1, 3}
+    first = outcome.firsts[1]
+    found = {
+        name: replaced(log((1, content)), WAL / f"wal-{1:020d}.log", first)
+        for name, content in {
+            "its own": frames([1, 2]),
+            "another": frames([1, 2], synced=1),
+            "another, damaged": frame(1, synced=1)[:70] + b"x" + frame(1, synced=1)[71:],
+            "cut": frame(1)[:40],
+            "empty": b"",
+        }.items()
+    }
+    assert found == {name: name == "another" for name in found}
 
 
 def test_empty_files_have_no_meaning_but_their_names() -> None:

@@ -143,6 +143,24 @@ async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_shard_besides_shard_0_forgets_its_word_when_that_one_has_gone(tmp_path: Path) -> None:
+    """The shards of a machine that resumes notice one after the other that they were replaced. A shard that has started
+    again may still have heard that shard 0 is held here."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1)
+        await one.open()
+        two = pair.machine("two", 1)
+        for phase in ("down", "open"):
+            two.role.follow([ShardState(0, "ready"), ShardState(1)])
+            two.role.follow([ShardState(0, phase), ShardState(1)])
+            await pair.until(lambda: two.role.holder)
+            await pair.silence()
+            assert not two.role.claimed.is_set()
+        assert one.role.serving()
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_shard_besides_shard_0_that_answers_without_a_term_goes_at_once(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)

@@ -1,4 +1,4 @@
-"""The memory of a machine, or of the control group that a process is in."""
+"""The memory of a machine, or of the control group that a process is in, and the gateways for its cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proto.model.memory_shares import DEFAULT_BYTES
-from supervisor.config.machine import memory_bytes
+from supervisor.config.machine import default_gateways, memory_bytes
 
 GIB = 1 << 30
 
@@ -55,3 +55,10 @@ def test_groups_of_the_first_version_count_too_and_other_controllers_do_not(tmp_
         "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "1\n",
     }
     assert machine(tmp_path, {**MEMINFO, **files}) == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("cores", "gateways"), [(1, 1), (2, 1), (5, 1), (6, 2), (8, 2), (9, 3), (47, 15), (48, 16), (256, 16)]
+)
+def test_gateways_for_cores(cores: int, gateways: int) -> None:
+    assert default_gateways(cores) == gateways

@@ -70,7 +70,7 @@ class Stage:
     def service(self, shard: str = "good", gateway: str = "good", keys: Keys = NO_KEYS, **options: Any) -> Service:
         self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway})
         return Service(
-            settings.load(options),
+            settings.load({"gateways": 1, **options}),
             self.data,
             self.runtime,
             self.listening,
@@ -273,7 +273,7 @@ async def test_what_changes_while_a_gateway_is_forked_stands_in_its_first_messag
         path.write_text("after")
         signal_self(signal.SIGHUP)
         reloaded = read_file(path)
-        await eventually(lambda: service._keys.keys == reloaded)
+        await eventually(lambda: service._reload.keys.keys == reloaded)
         await eventually(lambda: [state.phase for state in service.states()] == ["ready", "ready"])
 
     stage.forks.when_forked[GATEWAY] = meanwhile

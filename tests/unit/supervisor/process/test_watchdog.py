@@ -47,8 +47,10 @@ class Watch:
         return [child.kills for child in self.children]
 
 
-def test_a_child_that_does_not_answer_is_killed_in_time_and_no_other() -> None:
+@pytest.mark.parametrize("state", [ChildState.SERVING, ChildState.LEAVING])
+def test_a_child_that_does_not_answer_is_killed_in_time_and_no_other(state: ChildState) -> None:
     watch = Watch()
+    watch.children[1].state = state
     watch.pass_(HANG_S - 1)
     assert watch.kills == [0, 0]
     watch.pass_(1)

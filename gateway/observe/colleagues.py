@@ -1,0 +1,71 @@
+"""Colleagues: what the other gateways have counted, and heard of shards. See `proto.ipc.gateway_figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+
+import trio
+
+from proto.ipc.control import FiguresWanted, OtherFigures
+from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures
+from proto.process.driven import in_task
+
+PATIENCE_S = 1.0
+"""Longest wait for the supervisor. After it, the figures of its last answer count."""
+
+
+class Colleagues:
+    """`own` makes this gateway's figures. A single gateway has no colleagues; one of several has `run`."""
+
+    def __init__(self, own: Callable[[], GatewayFigures]) -> None:
+        self.own = own
+        self.several = False
+        self.shards: dict[int, ShardFigures] = {}
+        """Of those that were missing at a scrape: what they answered last, to any gateway."""
+        self._asked = FiguresWanted(0, GatewayFigures())
+        self._wanted = trio.Event()
+        self._latest = OtherFigures(0, GatewayFigures())
+        self._answered = trio.Event()
+
+    async def run(
+        self,
+        send: Callable[[FiguresWanted], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Pass the questions on until cancelled. No scrape sends them itself: one that ends early would leave half a
+        message."""
+        self.several = True
+        task_status.started()
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            question, self._asked = self._asked, FiguresWanted(self._asked.number, self._asked.figures)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the supervisor is gone
+                await send(question)
+
+    async def ask(
+        self, answered: Mapping[int, ShardFigures] = MappingProxyType({}), missing: Iterable[int] = ()
+    ) -> tuple[GatewayFigures, GatewayFigures]:
+        """This gateway's figures, and those of the others. `answered` is what shards have answered to the scrape, and
+        `missing` are the shards that have not: `shards` has theirs afterwards."""
+        own = self.own()
+        if self.several:
+            await in_task()
+            number, earlier = self._asked.number + 1, self._asked
+            # A question that was not sent yet is part of this one.
+            self._asked = FiguresWanted(number, own, {**earlier.shards, **answered}, [*{*earlier.missing, *missing}])
+            self._wanted.set()
+            with trio.move_on_after(PATIENCE_S):
+                while self._latest.number < number:
+                    await self._answered.wait()
+        return own, self._latest.figures
+
+    def heard(self, message: OtherFigures) -> None:
+        self._latest = message
+        self.shards |= message.shards
+        self._answered.set()
+        self._answered = trio.Event()

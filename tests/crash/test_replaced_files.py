@@ -1,0 +1,222 @@
+"""Claims about files that are replaced while the shard runs: when it needs them no more, it removes its own, and sets
+apart what is whole and was not written there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+
+from shardd.storage import catalog
+from shardd.storage.lost import FOLDER
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import SHARD, Harness
+
+LIMITS: dict[str, Any] = {"cache_bytes": 0, "segment_max_events": 10, "cold_dir": "/cold", "hot_retain_segments": 9}
+DURABLE = {"durability": "fsync"}
+
+
+def checkpoint(shard: Harness) -> None:
+    shard.append("b", "more", config=DURABLE)
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+
+
+def made(value: str = "ours", **limits: Any) -> tuple[Harness, FaultDisk]:
+    """A shard with three segments of topic `a`. Those of another value have the same lengths, numbers and times."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS | limits)
+    for first in range(0, 30, 10):
+        shard.append("a", *(f"{value} {n}" for n in range(first, first + 10)), config=DURABLE)
+        checkpoint(shard)
+    return shard, disk
+
+
+def first_of(disk: FaultDisk, pattern: str = "seg-*.data") -> Path:
+    """The first file of topic `a` with such a name."""
+    return min(path for path in disk.names if path.match(f"topics/{1:016x}/{pattern}"))
+
+
+def cleared(shard: Harness) -> Harness:
+    shard.call("delete_records", "a", {"before_seq": 15})
+    return shard
+
+
+def evicted(shard: Harness) -> Harness:
+    shard.call("configure", "a", {"cap_records": 5})
+    return shard
+
+
+def deleted(shard: Harness) -> Harness:
+    shard.call("delete_topic", "a")
+    return shard
+
+
+def deleted_when_set_apart(shard: Harness) -> Harness:
+    assert isinstance(shard.disk, FaultDisk)
+    for path in shard.disk.names:
+        shard.shard.checkpoints.inventory.parts.drop(path)
+    shard.reply("diff", "a", b"{}")
+    return deleted(shard)
+
+
+def deleted_before_its_first_use(shard: Harness) -> Harness:
+    return deleted(shard.restarted())
+
+
+def deleted_when_unloaded(shard: Harness) -> Harness:
+    number, contents = catalog.load(shard.disk, SHARD) or (0, {})
+    for entry in contents["topics"]:
+        entry.pop("index", None)  # as of a large topic, whose files a start reads
+    catalog.write(shard.disk, SHARD, number, {name: [cbor2.dumps(value)] for name, value in contents.items()})
+    return deleted(shard.restarted())
+
+
+WAYS = [cleared, evicted, deleted, deleted_when_set_apart, deleted_before_its_first_use, deleted_when_unloaded]
+ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+
+
+def apart(disk: FaultDisk) -> dict[Path, bytes]:
+    """The files that were set apart, by the paths that they had."""
+    found = {path: bytes(node.data) for path, node in disk.names.items() if FOLDER in path.parts}
+    return {Path(*(part for part in path.parts if part != FOLDER)): data for path, data in found.items()}
+
+
+@ways
+def test_a_segment_that_was_replaced_is_set_apart(way: Callable[[Harness], Harness]) -> None:
+    shard, disk = made()
+    path = first_of(disk)
+    foreign = bytes(made("else")[1].names[path].data)
+    assert len(foreign) == len(disk.names[path].data)
+    disk.names[path].data[:] = foreign
+    shard = way(shard)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk)[path] == foreign
+    assert apart(disk).keys() == {path, path.with_suffix(".idx")}
+    assert path not in disk.names
+    assert shard.call("stats")["files_set_apart"] == 2
+
+
+@ways
+@pytest.mark.parametrize("damage", ["none", "of a body", "of the last mark", "cut", "missing"])
+def test_a_segment_of_its_own_is_removed_whole_or_damaged(way: Callable[[Harness], Harness], damage: str) -> None:
+    """A deletion of its topic is a way out of damage: it makes room."""
+    shard, disk = made()
+    path = first_of(disk)
+    data = disk.names[path].data
+    if damage == "missing":
+        del disk.names[path]
+    elif damage == "cut":
+        del data[-8:]
+    elif damage != "none":
+        data[80 if damage == "of a body" else -24] ^= 1
+    shard = way(shard)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {}
+    assert path not in disk.names
+    assert path.with_suffix(".idx") not in disk.names
+
+
+def test_an_older_state_of_a_segment_is_set_apart() -> None:
+    """It begins with the same frame, and continues in another way."""
+    shard, disk = made(segment_max_events=100)
+    path = first_of(disk)
+    older, other = made(segment_max_events=100)
+    older.append("a", "in another way")
+    checkpoint(older)
+    foreign = bytes(other.names[path].data)
+    shard.append("a", "in this way", "too")
+    checkpoint(shard)
+    disk.names[path].data[:] = foreign
+    shard = deleted(shard)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk)[path] == foreign
+
+
+def test_frames_after_those_that_count_are_no_other_file() -> None:
+    """A checkpoint that was not finished may leave some."""
+    shard, disk = made()
+    path = first_of(disk)
+    disk.names[path].data += bytes(disk.names[path].data)
+    deleted(shard)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {}
+
+
+def test_the_copy_in_the_data_directory_of_a_segment_that_moved_may_have_been_replaced() -> None:
+    shard, disk = made(hot_retain_segments=2)
+    hot = first_of(disk)
+    shard.append("a", *range(10))
+    checkpoint(shard)
+    assert Path("/cold") / hot.relative_to(SHARD.parent) in disk.names
+    foreign = bytes(made("else")[1].names[hot].data)
+    disk.names[hot].data[:] = foreign
+    for _ in range(2):
+        checkpoint(shard)
+    assert apart(disk)[hot] == foreign
+    assert hot not in disk.names
+    assert shard.diff("a")["records"][0]["data"] == "ours 0"
+
+
+def with_held(value: str) -> tuple[Harness, FaultDisk, Path]:
+    """A shard that has read its held frames, and needs their file no more."""
+    shard, disk = made(value)
+    shard.append("a", f"{value} in the log")
+    path = first_of(disk)
+    node = disk.names.pop(path)
+    shard = shard.restarted()
+    checkpoint(shard)
+    disk.names[path] = node
+    held = first_of(disk, "held-*")
+    return shard.restarted(), disk, held
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["read", "deleted"])
+def test_held_frames_that_were_replaced_are_set_apart(deletes: bool) -> None:
+    shard, disk, path = with_held("ours")
+    foreign = bytes(with_held("else")[1].names[path].data)
+    disk.names[path].data[:] = foreign
+    if deletes:
+        shard = deleted(shard.restarted())
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {path: foreign}
+    if not deletes:
+        assert shard.everything("a")[-1]["data"] == "ours in the log"
+
+
+def test_held_frames_are_removed_when_they_were_read() -> None:
+    shard, disk, path = with_held("ours")
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {}
+    assert path not in disk.names
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["written", "read"])
+def test_a_log_file_that_was_replaced_is_set_apart_and_its_own_is_removed(started: bool) -> None:
+    def logged(value: str) -> tuple[Harness, FaultDisk]:
+        disk = FaultDisk()
+        shard = Harness(disk, wal_segment_bytes=4096)
+        for n in range(150):
+            shard.append("a", f"{value} {n}", config=DURABLE)
+        return (shard.restarted() if started else shard), disk
+
+    shard, disk = logged("ours")
+    logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
+    assert len(logs) > 3
+    foreign = bytes(logged("else")[1].names[logs[1]].data)
+    assert foreign != disk.names[logs[1]].data
+    disk.names[logs[1]].data[:] = foreign
+    disk.names[logs[2]].data[70] ^= 1
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {logs[1]: foreign}
+    assert not disk.names.keys() & set(logs[:3])

@@ -1,0 +1,67 @@
+"""Figures of gateways: sums of all, and no counter that falls."""
+
+from __future__ import annotations
+
+import random
+
+from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures, served, together
+
+
+def counted(number: int, **more: int) -> GatewayFigures:
+    return GatewayFigures(
+        gateways=1,
+        requests=[("append", 200, number), ("diff", 200, 1)],
+        internal_errors={"append": number},
+        in_flight=number,
+        streams=2,
+        protocols=[ProtocolFigures("rog", 3, [("PUT", "ok", number)])],
+        **more,
+    )
+
+
+def test_counters_and_gauges_are_summed_and_the_longest_uptime_counts() -> None:
+    both = together([counted(5, uptime_ms=70), counted(6, uptime_ms=90), GatewayFigures(requests=[("ack", 404, 1)])])
+    assert served(both) == {("append", 200): 11, ("diff", 200): 2, ("ack", 404): 1}
+    assert (both.gateways, both.in_flight, both.streams, both.uptime_ms) == (2, 11, 4, 90)
+    assert both.internal_errors == {"append": 11}
+    assert both.protocols == [ProtocolFigures("rog", 6, [("PUT", "ok", 11)])]
+    assert together([]) == GatewayFigures()
+
+
+def test_of_a_gateway_that_has_died_the_counters_stay_once() -> None:
+    accounts = Accounts()
+    accounts.report("one", counted(5, uptime_ms=70))
+    accounts.report("one", counted(7, uptime_ms=80))
+    accounts.died("one")
+    accounts.died("one")
+    left = accounts.others("two", 1)
+    assert served(left) == {("append", 200): 7, ("diff", 200): 1}
+    assert (left.gateways, left.in_flight, left.streams, left.uptime_ms, left.deaths) == (0, 0, 0, 0, 1)
+    assert left.protocols == [ProtocolFigures("rog", 0, [("PUT", "ok", 7)])]
+    accounts.report("one", counted(2))
+    assert served(accounts.others("two", 1)) == {("append", 200): 9, ("diff", 200): 2}
+    assert served(accounts.others("one", 1)) == {("append", 200): 7, ("diff", 200): 1}, "it has its own figures"
+
+
+def test_no_counter_falls_whichever_gateway_is_scraped_and_dies() -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        accounts, counts = Accounts(), [0, 0, 0]
+        shown = 0
+        for _ in range(100):
+            at = dice.randrange(3)
+            name = f"gateway-{at}"
+            match dice.randrange(4):
+                case 0:
+                    counts[at] += dice.randrange(10)
+                case 1:
+                    accounts.report(name, counted(counts[at]))
+                case 2:
+                    own = counted(counts[at])
+                    accounts.report(name, own)  # the question
+                    now = served(together([own, accounts.others(name, 0)]))["append", 200]
+                    assert now >= shown, f"seed {seed}"
+                    shown = now
+                case 3:
+                    accounts.died(name)
+                    counts[at] = 0
