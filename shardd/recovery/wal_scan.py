@@ -77,32 +77,17 @@ class Outcome:
     """By number of the first frame: the checksum of that frame, for each file that was read."""
 
 
-class _Unsynced:
-    """The frames of a file that no frame after them says to be synced. All frames of earlier files were."""
-
-    def __init__(self) -> None:
-        self._frames: deque[tuple[int, int]] = deque()
-        """Number and offset of each."""
-
-    def add(self, header: Header, offset: int) -> None:
-        frames = self._frames
-        frames.append((header.frame_no, offset))
-        while frames and frames[0][0] <= header.synced_no:
-            frames.popleft()
-
-    def begins_at(self, end: int) -> int:
-        """The offset of the first one; `end` if there is none."""
-        return self._frames[0][1] if self._frames else end
-
-
 class _Links:
-    """Checks that each frame follows the one before. `tail` is the checksum of frame `after_no`, as far as known."""
+    """Checks that each frame follows the one before, and notes which frames of a file no frame after them says to be
+    synced. `tail` is the checksum of frame `after_no`, as far as known."""
 
     def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
         self._outcome = outcome
         self._seed = seed
         self._after_no = after_no
         self._tail = tail
+        self._unsynced: deque[tuple[int, int]] = deque()
+        """Number and offset of each such frame. All frames of earlier files were synced."""
 
     def begin(self) -> None:
         """The log begins with frame `outcome.next_no`."""
@@ -120,9 +105,19 @@ class _Links:
             (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
             if number != self._after_no or self._tail in (None, checksum):
                 self._outcome.tail = checksum
+                self._note(header, offset)
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
+
+    def _note(self, header: Header, offset: int) -> None:
+        frames = self._unsynced
+        if not offset:
+            frames.clear()
+        frames.append((header.frame_no, offset))
+        while frames and frames[0][0] <= header.synced_no:
+            frames.popleft()
+        self._outcome.unsynced_at = frames[0][1] if frames else offset + header.length
 
 
 def scan(
@@ -156,7 +151,6 @@ def scan(
         view = disk.read(directory / name)
         end = following[0][0] if following else None
         offset = 0
-        unsynced = _Unsynced()
         while outcome.next_no != end:
             if offset == len(view) and end is None:
                 break
@@ -168,12 +162,10 @@ def scan(
                 later = [directory / n for _, n in following]
                 _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
                 _refuse_short_log(directory / name, offset, outcome, after_no, empty)
-                outcome.unsynced_at = unsynced.begins_at(offset)
                 _cut(disk, directory / name, offset, later, outcome, str(error))
                 _remove(disk, directory, empty)
                 return
             links.follow(header, view, directory / name, offset)
-            unsynced.add(header, offset)
             if not offset and outcome.tail is not None:
                 outcome.firsts[header.frame_no] = outcome.tail
             outcome.next_no += 1
@@ -183,7 +175,7 @@ def scan(
                 yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
             offset += header.length
         done += len(view)
-        outcome.resume, outcome.unsynced_at = name, unsynced.begins_at(offset)
+        outcome.resume = name
     if files:
         _refuse_short_log(directory / name, offset, outcome, after_no, empty)
     elif empty and empty[-1][0] > after_no + 1:
