@@ -292,6 +292,8 @@ async def serve(link: ControlLink) -> None:
             if start.others_serve:
                 with trio.move_on_after(PATIENT_S):
                     await gateway.shards.complete.wait()
+                if gateway.flight.leaving:
+                    return  # a roll has given it up
             await nursery.start(gateway.accept, listener, walrus, rog)
             nursery.start_soon(gateway.tidy)
             service = gateway.api.service

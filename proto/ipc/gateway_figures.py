@@ -67,12 +67,12 @@ def together(all_of_them: Iterable[GatewayFigures]) -> GatewayFigures:
         for protocol in each.protocols:
             protocols.setdefault(protocol.name, []).append(protocol)
     return GatewayFigures(
-        gateways=sum(each.gateways for each in every),
-        deaths=sum(each.deaths for each in every),
-        requests=[(*key, number) for key, number in requests.items()],
-        internal_errors=dict(errors),
-        in_flight=sum(each.in_flight for each in every),
-        streams=sum(each.streams for each in every),
+        gateways=_sum(each.gateways for each in every),
+        deaths=_sum(each.deaths for each in every),
+        requests=[(*key, _sendable(number)) for key, number in requests.items()],
+        internal_errors={operation: _sendable(number) for operation, number in errors.items()},
+        in_flight=_sum(each.in_flight for each in every),
+        streams=_sum(each.streams for each in every),
         uptime_ms=max((each.uptime_ms for each in every), default=0),
         protocols=[_protocol(name, found) for name, found in protocols.items()],
     )
@@ -83,8 +83,20 @@ def _protocol(name: str, found: list[ProtocolFigures]) -> ProtocolFigures:
     for each in found:
         commands.update({(command, result): number for command, result, number in each.commands})
     return ProtocolFigures(
-        name, sum(each.connections for each in found), [(*key, number) for key, number in commands.items()]
+        name,
+        _sum(each.connections for each in found),
+        [(*key, _sendable(number)) for key, number in commands.items()],
     )
+
+
+def _sum(numbers: Iterable[int]) -> int:
+    return _sendable(sum(numbers))
+
+
+def _sendable(number: int) -> int:
+    """The nearest number that a message can have. A gateway that reports nonsense must not end the supervisor, which
+    passes the sums on."""
+    return max(-(1 << 63), min(number, (1 << 64) - 1))
 
 
 def ended(figures: GatewayFigures) -> GatewayFigures:

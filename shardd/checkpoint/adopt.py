@@ -45,7 +45,7 @@ class Adopter:
             for batch, flags in topic_plan.deleted
             if flags_check(batch.first_seq, flags) != batch.filed
         ]
-        self._inventory.removable = plan.dead if plan.trimmed else [*self._inventory.removable, *plan.dead]
+        self._inventory.removable = [*(plan.left if plan.trimmed else self._inventory.removable), *plan.dead]
         self._inventory.unused = self._inventory.unused[len(plan.dead) :]
         plan.entries.clear()
         plan.topics.reverse()
@@ -68,6 +68,8 @@ class Adopter:
         if topic.unloaded is not None and plan.held:
             topic.unloaded.entry = with_held(plan)
             topic.unloaded.frames.clear()
+            if topic.damage is None:  # it was loaded again while the plan was carried out
+                self._inventory.let_held_go(topic.unloaded)
         self.adopt_written(plan)
         for segment, target in plan.cold:
             self._inventory.removable += self._inventory.leave([copy(segment)])

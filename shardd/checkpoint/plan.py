@@ -64,6 +64,8 @@ class Plan:
     """True if the next start may find this catalog."""
     flagged: bool = False
     trimmed: bool = False
+    left: list[Path] = field(default_factory=list)
+    """Files that step 6 could not compare or set apart, for lack of descriptors or space: the next checkpoint does."""
     not_moved: list[tuple[Path, OSError]] = field(default_factory=list)
     """Segments that could not be copied to the cold tier, with the errors."""
 

@@ -107,8 +107,9 @@ class Planner:
         whole.topics.append(plan)
         whole.entries.append(plan)
         whole.to_cold = whole.to_cold or bool(plan.cold)
-        # Deletions are listed until files have them. Segments that cannot be moved now are tried again.
-        done = topic.unloaded is None and topic.position.logged_no <= synced_no and not plan.deleted and not plan.cold
+        # Deletions are listed until files have them. Segments that cannot be moved now are tried again, also those of a
+        # topic that is set apart.
+        done = topic.damage is None and topic.position.logged_no <= synced_no and not plan.deleted and not plan.cold
         topic.catalogued = plan if done else None
 
     def _planned(self, topic: Topic, now: int, last: bool, as_of: int | None) -> TopicPlan:

@@ -8,6 +8,7 @@ The first checkpoint of a process looks for them:
     records behind the topic's last one                              set apart, for the same reason
     the catalog does not say whose it is (an older release)          set apart
     a name that is none of ours                                      set apart
+    the system cannot read it                                        set apart: it may be intact
     all else                                                         remove: an attempt that was not finished, or a
                                                                      deletion that catalog and log know
 
@@ -22,19 +23,22 @@ A file that a topic had, and no longer needs, may have been replaced while the s
 
 An index shares the fate of its segment, from which it can be made. `shardd.storage.lost`
 reports the files that are set apart.
+
+Frames are read one by one, not from a memory map: that would end the process where the device cannot read the file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from proto.format.frame import FrameError, Header, check
+from proto.format.frame import HEADER, FrameError, Header, check
 from shardd.storage.disk import Disk
+from shardd.storage.errors import exhausted
 from shardd.storage.segment import Segment, chained, ends_as_written, mark_at
 from shardd.topic.topic import Topic
 
@@ -62,7 +66,12 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
     if ours[2] == "idx":
         data = path.with_suffix(".data")
         return foreign(disk, data, topics, known) if data.name in disk.list(path.parent) else young
-    headers = _frames(disk, path)
+    try:
+        headers = [header for header, _ in _frames(disk, path)]
+    except OSError as error:
+        if exhausted(error):
+            raise
+        return True
     if not headers:
         return False
     if young or any(header.frame_no > known.last_no for header in headers):
@@ -72,18 +81,17 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
     return topic is not None and ours[1] is not None and last_seq > topic.records.head_seq
 
 
-def _frames(disk: Disk, path: Path) -> list[Header]:
-    """The headers of the intact frames that a file begins with."""
-    view = disk.read(path)
-    headers: list[Header] = []
-    offset = 0
+def _frames(disk: Disk, path: Path) -> Iterator[tuple[Header, bytes]]:
+    """The intact frames that a file begins with. Blocks. Raises OSError."""
+    size, offset = disk.size(path), 0
     try:
-        while offset < len(view):
-            headers.append(check(view, offset))
-            offset += headers[-1].length
+        while offset < size:
+            length = Header(disk.read_part(path, offset, HEADER.size)).length
+            frame = disk.read_part(path, offset, min(length, size - offset))
+            yield check(frame), frame
+            offset += length
     except FrameError:
         pass
-    return headers
 
 
 def goes_on(disk: Disk, segment: Segment) -> bool:
@@ -103,23 +111,19 @@ def replaced(disk: Disk, segment: Segment) -> bool:
     bytes if the last frame is known and in its place, else the file. Blocks. Raises OSError."""
     if segment.chain is None or ends_as_written(disk, segment):
         return False
-    view = disk.read(segment.data_path)
     chain: int | None = 0
-    offset = 0
-    try:
-        while chain != segment.chain:
-            header = check(view, offset)
-            chain = chained(chain, (mark_at(view, offset + header.flags_at),))
-            offset += header.length
-    except FrameError:
-        return 0 < offset == len(view)
-    return False
+    end = 0
+    for header, frame in _frames(disk, segment.data_path):
+        chain = chained(chain, (mark_at(frame, header.flags_at),))
+        if chain == segment.chain:
+            return False
+        end += header.length
+    return 0 < end == disk.size(segment.data_path)
 
 
 def replaced_held(disk: Disk, path: Path, size: int, expected: int | None) -> bool:
     """True if other frames are in the place of held ones that are to be removed, of which `size` bytes with the check
     `expected` were written. Blocks. Raises OSError."""
-    view = disk.read(path)
-    if expected in (None, xxhash.xxh3_64_intdigest(view[:size])):
+    if expected in (None, xxhash.xxh3_64_intdigest(disk.read_part(path, 0, size))):
         return False
-    return 0 < sum(header.length for header in _frames(disk, path)) == len(view)
+    return 0 < sum(header.length for header, _ in _frames(disk, path)) == disk.size(path)

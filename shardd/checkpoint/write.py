@@ -358,7 +358,7 @@ class Writer:
     def _kept_apart(self, number: int, path: Path, after: Path) -> bool:
         """True for a log file that is not this shard's: it is set apart. The start passed it over, or it was replaced
         since the shard read or wrote it."""
-        first = self._inventory.firsts.pop(number, None)
+        first = self._inventory.firsts.get(number)
         try:
             if number < self._inventory.known.begin_no:
                 wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
@@ -367,7 +367,8 @@ class Writer:
             if wrong:
                 self._set_apart(self._inventory.path, path)
         except OSError:
-            return True
+            return True  # the next checkpoint tries again
+        self._inventory.firsts.pop(number, None)
         return wrong
 
     def _trim(self, plan: Plan) -> None:
@@ -387,28 +388,37 @@ class Writer:
         needed = still_needed(plan, set(self._inventory.removable)) if self._inventory.removable else ()
         removable = [path for path in self._inventory.removable if path not in needed]
         # Log files are removed oldest first: a log may lose its beginning, never its middle.
-        for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded, *removable]:
+        for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded]:
+            self._remove(path)
+        for path in removable:
             try:
-                if self._replaced(path):
-                    self._keep(path)
-                else:
-                    self._disk.remove(path)
+                kept = self._kept(path)
             except OSError:
+                plan.left.append(path)
                 continue
+            self._inventory.leaving.pop(path, None)
+            if not kept:
+                self._remove(path)
 
-    def _replaced(self, path: Path) -> bool:
-        """True if another file, which is whole, is in the place of one of a topic that is to be removed."""
-        look = self._inventory.leaving.pop(path, None)
+    def _remove(self, path: Path) -> None:
         try:
-            return look is not None and look()
+            self._disk.remove(path)
+        except OSError:
+            pass
+
+    def _kept(self, path: Path) -> bool:
+        """True if another file, which is whole, is in the place of one of a topic that is to be removed: it is set
+        apart, with its index. Raises OSError if it cannot be compared or set apart now."""
+        look = self._inventory.leaving.get(path)
+        try:
+            if look is None or not look():
+                return False
         except OSError as error:
             if exhausted(error):
                 raise
             return False  # it is damaged or missing
-
-    def _keep(self, path: Path) -> None:
-        """Set apart the file of a topic, and its index. Raises OSError."""
         base, index = path.parents[2], path.with_suffix(".idx")
         self._set_apart(base, path)
         if index.name in self._disk.list(index.parent):
             self._set_apart(base, index)
+        return True

@@ -33,6 +33,7 @@ from shardd.checkpoint.snapshot import FIELDS, dump, exact, load
 from shardd.clock import Clock
 from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.replication.attach import ASIDE
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk
 from shardd.storage.owner import Owner, owner_of
@@ -107,7 +108,10 @@ class Reshard:
                         f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
                         "once, stop it gracefully, and try again"
                     )
-            apart = [*source.checkpoints.inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
+            inventory = source.checkpoints.inventory
+            apart = [*inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
+            for base in filter(None, (inventory.path, inventory.cold)):
+                apart += [base / name for name in self._disk.list(base) if name.startswith(ASIDE)]
             if apart:
                 raise RecoveryError(
                     f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "

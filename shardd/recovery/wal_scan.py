@@ -33,6 +33,7 @@ from pathlib import Path
 from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk
+from shardd.storage.errors import exhausted
 from shardd.storage.wal import first_no_of
 
 _Name = tuple[int, str]
@@ -217,15 +218,19 @@ def precedes(disk: Disk, path: Path, after: Path, seed: int | None) -> bool:
 
 
 def replaced(disk: Disk, path: Path, first: int) -> bool:
-    """True if a log file begins with another whole frame than the one with the checksum `first`. Blocks. Raises
-    OSError."""
-    view = disk.read(path)
+    """True if a log file begins with another whole frame than the one with the checksum `first`. Blocks. Raises OSError
+    if descriptors or memory run out."""
     try:
-        (checksum,) = CHECKSUM.unpack_from(view, HEADER.size + Header(view).body_len)
+        header = Header(disk.read_part(path, 0, HEADER.size))
+        (checksum,) = CHECKSUM.unpack(disk.read_part(path, HEADER.size + header.body_len, CHECKSUM.size))
         if checksum != first:
-            check(view)
+            check(disk.read_part(path, 0, min(header.length, disk.size(path))))
     except (FrameError, struct.error):
         return False  # it is damaged
+    except OSError as error:
+        if exhausted(error):
+            raise
+        return False  # as well
     return bool(checksum != first)
 
 

@@ -27,6 +27,8 @@ from shardd.storage.disk import Disk
 
 FORMAT = 1
 MARK = "bucket.json"
+ASIDE = "aside-"
+"""Begins the names of folders with files that were set aside, because the bucket has another history."""
 
 
 class Mismatch(ShardError):

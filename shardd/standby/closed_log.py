@@ -34,7 +34,7 @@ from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock
 from shardd.recovery.wal_scan import Outcome, scan
-from shardd.replication.attach import MARK, Mark, Mismatch, read_mark, write_mark
+from shardd.replication.attach import ASIDE, MARK, Mark, Mismatch, read_mark, write_mark
 from shardd.replication.browse import AHEAD, Browser, ManifestAt, write_all
 from shardd.replication.log_reader import LogGone, LogReader
 from shardd.replication.manifests import Head
@@ -51,7 +51,6 @@ from shardd.storage.wal import file_name
 
 KEEP_BYTES = 16 << 20
 """The position is kept after so many applied bytes."""
-ASIDE = "aside-"
 _log: FilteringBoundLogger = structlog.get_logger()
 
 

@@ -401,7 +401,7 @@ def _wrong_flags(segment: Segment) -> SegmentError:
     return SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
 
 
-def mark_at(view: memoryview, flags_at: int) -> int:
+def mark_at(view: Buffer, flags_at: int) -> int:
     """The mark of the frame whose delete flags begin at `flags_at`."""
     return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 

@@ -29,7 +29,7 @@ from proto.model.limits import Limits
 from proto.model.memory_shares import default_for
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.config import keys, units, variables
-from supervisor.config.machine import MAX_GATEWAYS, default_gateways, memory_bytes
+from supervisor.config.machine import MAX_GATEWAYS, default_gateways, memory_bytes, usable_cores
 from supervisor.config.places import DATA_DIR, DEFAULT_FILE, FILE_VARIABLE, HOST, PORT, PREFIX
 from supervisor.errors import SupervisorError
 
@@ -80,7 +80,8 @@ class Settings(Limits, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=MAX_GATEWAYS,
-            description="gateway processes; unset: 1 below six cores, else one for three cores, at most 16",
+            description="gateway processes; unset: 1 below six cores, else one for three cores, at most 16 and one for "
+            "each GiB of memory",
         ),
     ] = None
     runtime_dir: Annotated[Path | None, Meta(description="private directory for sockets between the processes")] = None
@@ -128,7 +129,7 @@ class Settings(Limits, frozen=True, kw_only=True):
 
     @property
     def gateway_count(self) -> int:
-        return self.gateways or default_gateways()
+        return self.gateways or default_gateways(usable_cores(), memory_bytes())
 
     def limits(self) -> Limits:
         """What all processes of the service get."""

@@ -31,7 +31,7 @@ AGAIN_S = 1.0
 """Pause before the next server if one could not be started, or died within `STEADY_S`."""
 STEADY_S = 10.0
 MAX_ANSWER_BYTES = 32
-_OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
 
 class Process(Protocol):

@@ -1,9 +1,10 @@
 """Restart policy: functions from the deaths of a child to a decision.
 
 After a death the child is restarted after a short pause, which doubles from death to death. A child with more than
-`limit` deaths within a minute died *too often*; a child that sent `Failed` is treated the same way. If this is the
-gateway, the service ends, because it cannot work without a gateway. A shard is *held* instead: it is restarted after a
-long pause, which doubles too, while the other shards serve. Serving for a minute resets both pauses.
+`limit` deaths within a minute died *too often*; a child that sent `Failed` is treated the same way. If this is the only
+gateway, the service ends, because it cannot work without a gateway. A shard, or one of several gateways, is *held*
+instead: it is restarted after a long pause, which doubles too, while the others serve. Serving for a minute resets both
+pauses.
 
 A death over a request does not count: the child is restarted after the shortest pause. Its cause is not with the child,
 and the gateway sends no request a third time that was in hand at two deaths (`proto.ipc.suspects`).

@@ -230,6 +230,22 @@ def test_a_damaged_segment_is_not_copied_to_the_cold_tier(damage: str) -> None:
     assert data(shard.restarted()) == [*expected, "later"]
 
 
+def test_a_segment_that_could_not_be_read_for_a_moment_moves_without_another_change_of_its_topic() -> None:
+    shard, disk, path = about_to_move()
+    disk.unreadable[path] = OSError(5, "Input/output error")
+    for _ in range(3):
+        checkpoint(shard)
+    assert len(shard.shard.quarantine) == 1
+    disk.unreadable.clear()
+    shard.clock.advance(61_000)
+    data(shard)
+    assert len(shard.shard.quarantine) == 0
+    checkpoint(shard)
+    checkpoint(shard)
+    assert moved(path) in disk.names
+    assert path not in disk.names
+
+
 def test_a_flag_that_is_half_written_is_no_damage_of_a_segment_that_moves() -> None:
     """The catalog lists it until the file has it, see step 5."""
     disk = FaultDisk()

@@ -122,6 +122,95 @@ def test_a_segment_of_its_own_is_removed_whole_or_damaged(way: Callable[[Harness
     assert path.with_suffix(".idx") not in disk.names
 
 
+def unmapped(disk: FaultDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read must not be mapped from now on: that would end the process."""
+    read = disk.read
+
+    def mapped(path: Path) -> memoryview:
+        assert path not in disk.unreadable
+        return read(path)
+
+    monkeypatch.setattr(disk, "read", mapped)
+
+
+@ways
+def test_a_segment_that_the_device_cannot_read_is_removed(
+    way: Callable[[Harness], Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion of its topic is a way out of damage."""
+    shard, disk = made()
+    path = first_of(disk)
+    disk.unreadable[path] = OSError(5, "Input/output error")
+    shard = way(shard)
+    unmapped(disk, monkeypatch)
+    for _ in range(3):
+        checkpoint(shard)
+    assert apart(disk) == {}
+    assert path not in disk.names
+    assert path.with_suffix(".idx") not in disk.names
+
+
+def test_a_segment_of_no_topic_that_the_device_cannot_read_is_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be intact. The shard neither ends nor fails each of its checkpoints."""
+    shard, disk = made()
+    path = first_of(disk)
+    deleted(shard)
+    checkpoint(shard)
+    shard = shard.restarted()
+    assert path in disk.names
+    disk.unreadable[path] = OSError(5, "Input/output error")
+    unmapped(disk, monkeypatch)
+    for _ in range(3):
+        checkpoint(shard)
+    assert path in apart(disk)
+    assert path not in disk.names
+
+
+def test_a_file_that_cannot_be_compared_for_want_of_descriptors_is_removed_later() -> None:
+    shard, disk = made(wal_segment_bytes=4096)
+    deleted(shard)
+    checkpoint(shard)
+    path = first_of(disk)
+    disk.unreadable[path] = OSError(24, "Too many open files")
+    checkpoint(shard)
+    assert path in disk.names
+    disk.unreadable.clear()
+    assert shard.shard.checkpoints.inventory.garbage
+    checkpoint(shard)
+    assert path not in disk.names
+    assert apart(disk) == {}
+    assert not shard.shard.checkpoints.inventory.leaving
+
+
+def test_a_log_file_that_cannot_be_compared_for_want_of_descriptors_is_compared_later() -> None:
+    shard, disk = logged("ours")
+    path = min(path for path in disk.names if path.match("wal/*.log"))
+    foreign = bytes(logged("else")[1].names[path].data)
+    disk.names[path].data[:] = foreign
+    disk.unreadable[path] = OSError(24, "Too many open files")
+    checkpoint(shard)
+    assert path in disk.names
+    disk.unreadable.clear()
+    checkpoint(shard)
+    assert apart(disk) == {path: foreign}
+
+
+def test_a_segment_that_was_replaced_is_set_apart_once_there_is_room() -> None:
+    shard, disk = made()
+    path = first_of(disk)
+    foreign = bytes(made("else")[1].names[path].data)
+    disk.names[path].data[:] = foreign
+    deleted(shard)
+    checkpoint(shard)
+    disk.fail["make_dir"] = OSError(28, "No space left on device")
+    checkpoint(shard)
+    assert bytes(disk.names[path].data) == foreign
+    disk.fail.clear()
+    checkpoint(shard)
+    assert apart(disk)[path] == foreign
+    assert path not in disk.names
+
+
 def test_an_older_state_of_a_segment_is_set_apart() -> None:
     """It begins with the same frame, and continues in another way."""
     shard, disk = made(segment_max_events=100)
@@ -192,6 +281,28 @@ def test_held_frames_that_were_replaced_are_set_apart(deletes: bool) -> None:
         assert shard.everything("a")[-1]["data"] == "ours in the log"
 
 
+def test_held_frames_of_a_topic_that_returns_while_they_are_written_are_removed() -> None:
+    shard, disk = made()
+    shard.append("a", "in the log")
+    path = first_of(disk)
+    node = disk.names.pop(path)
+    shard = shard.restarted()
+    shard.append("b", "more")
+    shard.shard.commits.sync_now()
+    plan = shard.shard.control.begin()
+    shard.shard.checkpoints.writer.write(plan)
+    held = first_of(disk, "held-*")
+    disk.names[path] = node
+    shard.clock.advance(61_000)
+    assert shard.everything("a")[-1]["data"] == "in the log"
+    shard.shard.control.end(plan)
+    for _ in range(2):
+        checkpoint(shard)
+    assert held not in disk.names
+    assert apart(disk) == {}
+    assert shard.restarted().everything("a")[-1]["data"] == "in the log"
+
+
 def test_held_frames_are_removed_when_they_were_read() -> None:
     shard, disk, path = with_held("ours")
     for _ in range(3):
@@ -200,23 +311,35 @@ def test_held_frames_are_removed_when_they_were_read() -> None:
     assert path not in disk.names
 
 
+def logged(value: str, started: bool = False) -> tuple[Harness, FaultDisk]:
+    """A shard with several log files. Those of another value have the same lengths, numbers and times."""
+    disk = FaultDisk()
+    shard = Harness(disk, wal_segment_bytes=4096)
+    for n in range(150):
+        shard.append("a", f"{value} {n}", config=DURABLE)
+    return (shard.restarted() if started else shard), disk
+
+
 @pytest.mark.parametrize("started", [False, True], ids=["written", "read"])
 def test_a_log_file_that_was_replaced_is_set_apart_and_its_own_is_removed(started: bool) -> None:
-    def logged(value: str) -> tuple[Harness, FaultDisk]:
-        disk = FaultDisk()
-        shard = Harness(disk, wal_segment_bytes=4096)
-        for n in range(150):
-            shard.append("a", f"{value} {n}", config=DURABLE)
-        return (shard.restarted() if started else shard), disk
-
-    shard, disk = logged("ours")
+    shard, disk = logged("ours", started)
     logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
     assert len(logs) > 3
-    foreign = bytes(logged("else")[1].names[logs[1]].data)
+    foreign = bytes(logged("else", started)[1].names[logs[1]].data)
     assert foreign != disk.names[logs[1]].data
     disk.names[logs[1]].data[:] = foreign
     disk.names[logs[2]].data[70] ^= 1
     for _ in range(3):
         checkpoint(shard)
     assert apart(disk) == {logs[1]: foreign}
+    assert not disk.names.keys() & set(logs[:3])
+
+
+def test_a_log_file_that_the_device_cannot_read_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, disk = logged("ours")
+    logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
+    disk.unreadable[logs[1]] = OSError(5, "Input/output error")
+    unmapped(disk, monkeypatch)
+    checkpoint(shard)
+    assert apart(disk) == {}
     assert not disk.names.keys() & set(logs[:3])

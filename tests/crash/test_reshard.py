@@ -196,6 +196,17 @@ def test_a_file_that_does_not_belong_stops_it(tier: Path, place: str) -> None:
     assert reshard(disk, 3, cold_dir="/cold") == 3
 
 
+def test_a_folder_with_what_only_this_machine_had_stops_it() -> None:
+    """A shard whose bucket has another history is set aside in its directory."""
+    disk = loaded(2)
+    path = DATA / "shard-01" / "aside-0a1b2c3d" / "wal" / f"wal-{1:020d}.log"
+    disk.names[path] = disk.durable[path] = Node(bytearray(b"frames"), b"frames")
+    before = {p: bytes(n.data) for p, n in disk.names.items()}
+    with pytest.raises(RecoveryError, match=r"shard-01/aside-0a1b2c3d does not belong"):
+        reshard(disk, 3)
+    assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
+
+
 class TestVerify:
     def test_sound_files_have_no_problems(self) -> None:
         disk = loaded(1)

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from proto.ipc import control, message
-from proto.ipc.control import ControlError, Decoder, Shards, ShardState, Start, encode
-from proto.ipc.gateway_figures import GatewayFigures
+from proto.ipc.control import ControlError, Decoder, FiguresWanted, OtherFigures, Shards, ShardState, Start, encode
+from proto.ipc.figures import ReplicaFigures, ShardFigures, SyncHistogram, TopicRow
+from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
 from proto.ipc.message import INLINE_BYTES, Cancel, MessageError, Packing, Parked, Reply, Request, Status, Taken, unpack
 from proto.ipc.operations import TABLE, Ping
 from proto.model.errors import ErrorCode, TopicsError
@@ -208,16 +209,32 @@ def test_bytes_that_are_no_packet_are_refused_and_raise_nothing_else() -> None:
     refused([msgspec.msgpack.encode([3, [[1, ["diff"], "t", b""]], [], [-1]]), b"x"])
 
 
+ROG = ProtocolFigures("rog", 1, [("PUT", "ok", 2)])
+GATEWAY = GatewayFigures(1, 0, [("append", 200, 3)], {"append": 1}, 2, 3, 4, [ROG])
+SHARD = ShardFigures(
+    topics_by_class={"fsync": 1},
+    internal_errors={"append": 1},
+    per_topic=[TopicRow("a", 3, 1, 2, 90)],
+    replica=ReplicaFigures("leads", 1),
+    fsync_us=SyncHistogram((1.0,), (2, 3), 4.5),
+)
+
+
 def controls() -> Iterator[bytes]:
     for kind in get_args(control.Control):
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
         fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}
-        fields |= {"number": 1, "figures": GatewayFigures(1, 0, [("append", 200, 3)], {"append": 1})}
+        fields |= {"number": 1, "figures": GATEWAY}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
     yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))
-    yield encode(Start("gateway", Limits(max_claim=5), keys=[Key(bytes(32))], hosts=["a"]))
+    keys = [Key(bytes(32))]
+    yield encode(Start("gateway", Limits(max_claim=5), keys=keys, hosts=["a"]))
+    yield encode(Start("gateway", Limits(), keys=keys, gateways=3, others_serve=True, page_fd=9, places=[0]))
+    yield encode(control.Keys(keys, [-1], 2))
+    yield encode(FiguresWanted(1, GATEWAY, {0: SHARD}, [1]))
+    yield encode(OtherFigures(1, GATEWAY, {0: SHARD}))
 
 
 def fed(raw: bytes) -> None:

@@ -35,12 +35,15 @@ def roll(
         fail(f"no service runs here for {settings.data_dir}; run this with its settings, as its user", Status.FAILED)
     if "roll" not in found:
         fail("the service that runs here is of a release without this command", Status.FAILED)
-    before, until = found["roll"]["number"], time.monotonic() + within
-    signal.pidfd_send_signal(descriptor, signal.SIGUSR2)
+    before, asked, until = found["roll"]["number"], found.get("pid"), time.monotonic() + within
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGUSR2)
+    except ProcessLookupError:
+        fail("the service has ended", Status.FAILED)
     while time.monotonic() < until:
         time.sleep(POLL_S)
         found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
-        if found is None:
+        if found is None or found.get("pid") != asked:  # one that was started since counts from 0
             fail("the service has ended", Status.FAILED)
         last = found["roll"]
         if last["number"] == before or last["state"] == "rolling":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from proto.ipc.control import Decoder, OtherFigures, Pong, encode
 from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures, served, together
 
 
@@ -41,6 +42,29 @@ def test_of_a_gateway_that_has_died_the_counters_stay_once() -> None:
     accounts.report("one", counted(2))
     assert served(accounts.others("two", 1)) == {("append", 200): 9, ("diff", 200): 2}
     assert served(accounts.others("one", 1)) == {("append", 200): 7, ("diff", 200): 1}, "it has its own figures"
+
+
+def test_sums_of_any_numbers_that_gateways_report_can_be_passed_on() -> None:
+    for number in (2**64 - 1, -(2**63)):
+        absurd = GatewayFigures(
+            number,
+            number,
+            [("append", 200, number)],
+            {"append": number},
+            number,
+            number,
+            number,
+            [ProtocolFigures("rog", number, [("PUT", "ok", number)])],
+        )
+        accounts = Accounts()
+        for name in ("one", "two", "three"):
+            (heard,) = Decoder().feed(encode(Pong(absurd)))
+            assert heard == Pong(absurd)
+            accounts.report(name, absurd)
+        accounts.died("one")
+        answer = OtherFigures(1, accounts.others("four", 1))
+        assert Decoder().feed(encode(answer)) == [answer]
+        assert served(answer.figures) == {("append", 200): number}
 
 
 def test_no_counter_falls_whichever_gateway_is_scraped_and_dies() -> None:

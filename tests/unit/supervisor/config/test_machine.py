@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from proto.model.memory_shares import DEFAULT_BYTES
-from supervisor.config.machine import default_gateways, memory_bytes
+from supervisor.config.machine import default_gateways, memory_bytes, usable_cores
 
 GIB = 1 << 30
 
@@ -61,4 +62,35 @@ def test_groups_of_the_first_version_count_too_and_other_controllers_do_not(tmp_
     ("cores", "gateways"), [(1, 1), (2, 1), (5, 1), (6, 2), (8, 2), (9, 3), (47, 15), (48, 16), (256, 16)]
 )
 def test_gateways_for_cores(cores: int, gateways: int) -> None:
-    assert default_gateways(cores) == gateways
+    assert default_gateways(cores, 64 * GIB) == gateways
+
+
+@pytest.mark.parametrize(
+    ("memory", "gateways"), [(GIB // 2, 1), (GIB, 1), (3 * GIB - 1, 2), (3 * GIB, 3), (64 * GIB, 8)]
+)
+def test_a_container_with_little_memory_on_a_large_machine_has_few_gateways(memory: int, gateways: int) -> None:
+    assert default_gateways(24, memory) == gateways
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 24),
+        ({"/cpu.max": "max 100000\n", "/a/cpu.max": "max 100000\n"}, 24),
+        ({"/a/cpu.max": "800000 100000\n", "/a/b/cpu.max": "max 100000\n"}, 8),
+        ({"/a/b/cpu.max": "250000 100000\n"}, 2),
+        ({"/a/b/cpu.max": "50000 100000\n"}, 1),
+        ({"/a/b/cpu.max": "6400000 100000\n"}, 24),
+        ({"/a/b/cpu.max": "nonsense\n", "/a/cpu.max": "1 0\n", "/cpu.max": "-1 100000\n"}, 24),
+        ({"/cpu/c/cpu.cfs_quota_us": "300000\n", "/cpu/c/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"/cpu/c/cpu.cfs_quota_us": "-1\n", "/cpu/c/cpu.cfs_period_us": "100000\n"}, 24),
+        ({"/cpu/cpu.cfs_quota_us": "300000\n"}, 24),
+    ],
+)
+def test_a_quota_on_processor_time_counts_as_fewer_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(24)))
+    machine(tmp_path, {"proc/self/cgroup": "5:cpuacct,cpu:/c\n4:memory:/m\n0::/a/b\n"})
+    machine(tmp_path, {f"sys/fs/cgroup{name}": text for name, text in files.items()})
+    assert usable_cores(tmp_path) == cores

@@ -89,6 +89,18 @@ async def test_the_status_of_a_forked_child_is_its_own(environment: Mapping[str,
         child.child.kill()  # its number may be another process's now
 
 
+async def test_signals_that_the_supervisor_obeys_end_no_child_if_they_reach_the_whole_group() -> None:
+    async with serving() as server:
+        child = await born(server)
+        await child.says()
+        assert server.pid is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(child.child.pid, number)
+            os.kill(server.pid, number)
+        assert (await born(server)).end() == 0
+        assert child.end() == 0
+
+
 async def test_descriptors_keep_their_numbers_whatever_numbers_the_server_gets_them_with() -> None:
     async with serving() as server:
         told, tell = os.pipe()
