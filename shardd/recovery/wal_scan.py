@@ -79,8 +79,8 @@ class Outcome:
 
 
 class _Links:
-    """Checks that each frame follows the one before, and notes which frames of a file no frame after them says to be
-    synced. `tail` is the checksum of frame `after_no`, as far as known."""
+    """Checks that each frame follows the one before, and notes the first frame of each file, and which frames of a file
+    no frame after them says to be synced. `tail` is the checksum of frame `after_no`, as far as known."""
 
     def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
         self._outcome = outcome
@@ -106,15 +106,16 @@ class _Links:
             (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
             if number != self._after_no or self._tail in (None, checksum):
                 self._outcome.tail = checksum
-                self._note(header, offset)
+                self._note(header, offset, checksum)
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
 
-    def _note(self, header: Header, offset: int) -> None:
+    def _note(self, header: Header, offset: int, checksum: int) -> None:
         frames = self._unsynced
         if not offset:
             frames.clear()
+            self._outcome.firsts[header.frame_no] = checksum
         frames.append((header.frame_no, offset))
         while frames and frames[0][0] <= header.synced_no:
             frames.popleft()
@@ -167,8 +168,6 @@ def scan(
                 _remove(disk, directory, empty)
                 return
             links.follow(header, view, directory / name, offset)
-            if not offset and outcome.tail is not None:
-                outcome.firsts[header.frame_no] = outcome.tail
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
