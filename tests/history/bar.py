@@ -43,6 +43,10 @@ class Bar:
         self.enter: Sequence[str] = ()
         """A command before that of the service, as of `Service`."""
 
+    def service(self, **environment: str) -> Service:
+        """The service, before it starts."""
+        return Service(self.directory, enter=self.enter, **environment)
+
     def crowd(self, service: Service, recording: Recording, clients: int) -> list[Crowd]:
         """The clients, before they start."""
         kinds: list[type[Crowd]] = [Mixed, Mixed, Worker, Watcher]
@@ -140,12 +144,12 @@ def pause(service: Service, rng: Random, scale: float) -> tuple[str, float]:
     victim = rng.choice((*CHILDREN, "supervisor"))
     assert service.process is not None
     pid = service.process.pid if victim == "supervisor" else service.child(victim)["pid"]
-    with _Stopped(pid):
+    with Stopped(pid):
         time.sleep(min(rng.choice((0.1, 1, 5, 60)) * scale, LONGEST_PAUSE_S))
     return victim, time.monotonic()
 
 
-class _Stopped:
+class Stopped:
     """A process that is stopped, by descriptor: its number may name another one when it is continued."""
 
     def __init__(self, pid: int) -> None:

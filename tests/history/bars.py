@@ -8,6 +8,7 @@
     7    lost answers: a proxy between clients and service, kills, and requests that are repeated
     8    a proxy that cuts, delays and trickles streams and long polls, and restarts in order
     9    syncs and writes that fail, a full volume, a slow disk, and power cuts after failed syncs
+    10   two machines with a bad bucket: kills, pauses beyond the time to live, ways to the bucket that are cut
     12   steps of the wall clock of the service, an hour or a year ahead or back
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
@@ -31,6 +32,7 @@ from tests.history.disks import BadDisks
 from tests.history.jobs import Jobs
 from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
+from tests.history.takeovers import Takeovers
 from tests.support.service import Service
 from topics_history import format as f
 from topics_history.checker import Report, check
@@ -44,6 +46,7 @@ BARS: dict[int, type[Bar]] = {
     7: LostAnswers,
     8: BadNetworks,
     9: BadDisks,
+    10: Takeovers,
     12: Clocks,
 }
 ENVIRONMENT = {
@@ -92,7 +95,7 @@ def run(
     with (
         closing(bar),
         closing(Recording(path, bar.topics, bar.routers)) as recording,
-        Service(directory, enter=bar.enter, **environment) as service,
+        bar.service(**environment) as service,
     ):
         bar.begin(service)
         crowd = bar.crowd(service, recording, clients)

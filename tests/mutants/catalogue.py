@@ -141,6 +141,28 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a machine answers although its term was not renewed",
+        10,
+        (
+            Edit(
+                "shardd/replication/protocol.py",
+                " and self._answers_until is not None and now < self._answers_until\n",
+                "\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a change is acknowledged before the bucket has it",
+        10,
+        (
+            Edit(
+                "shardd/storage/group_commit.py",
+                "        return self._shipped_no if self._shipped_no >= last else min(self._shipped_no, before)\n",
+                "        return self._wal.synced_no\n",
+            ),
+        ),
+    ),
+    Mutant(
         "the wall clock is trusted",
         12,
         (Edit("shardd/clock.py", "CONFIRM_S = 300.0\n", "CONFIRM_S = 0.0\n"),),
