@@ -9,6 +9,7 @@
     8    a proxy that cuts, delays and trickles streams and long polls, and restarts in order
     9    syncs and writes that fail, a full volume, a slow disk, and power cuts after failed syncs
     10   two machines with a bad bucket: kills, pauses beyond the time to live, ways to the bucket that are cut
+    11   upgrades and downgrades between this release and the last one, in order
     12   steps of the wall clock of the service, an hour or a year ahead or back
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
@@ -33,6 +34,7 @@ from tests.history.jobs import Jobs
 from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
 from tests.history.takeovers import Takeovers
+from tests.history.upgrades import Upgrades
 from tests.support.service import Service
 from topics_history import format as f
 from topics_history.checker import Report, check
@@ -47,6 +49,7 @@ BARS: dict[int, type[Bar]] = {
     8: BadNetworks,
     9: BadDisks,
     10: Takeovers,
+    11: Upgrades,
     12: Clocks,
 }
 ENVIRONMENT = {

@@ -10,8 +10,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.releases import PACKAGES
+
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "proto", "shardd", "supervisor")
 
 
 @dataclass(frozen=True, slots=True)
