@@ -49,6 +49,8 @@ TAKEOVER_S = 4.0
 ASKED = [*LOGS, CAPPED]
 KINDS = {"kill": 2, "pause": 2, "deaf": 2, "mute": 1, "silence": 1, "drain": 1}
 """Faults, and how often each comes."""
+BETWEEN = 50
+"""Answers that witnesses get between two faults, at least: a machine of tests may be slow."""
 
 
 class Reply(NamedTuple):
@@ -103,7 +105,7 @@ class Witness(Crowd):
 
 class Takeovers(Bar):
     fault = "other"
-    rest_s = (5.0, 10.0)
+    rest_s = (2.0, 6.0)
     configs: ClassVar = {
         topic: {**config, "durability": "fsync"} | ({"leases_durable": True} if "type" in config else {})
         for topic, config in CONFIGS.items()
@@ -151,6 +153,8 @@ class Takeovers(Bar):
     # -- faults
 
     def strike(self, service: Service) -> tuple[str, float]:
+        enough = self._replies() + BETWEEN
+        until(lambda: self._replies() >= enough, "answers to witnesses", PATIENCE_S)
         (kind,) = self.rng.choices(list(KINDS), list(KINDS.values()))
         holder = until(self.machines.holder, "a holder", PATIENCE_S)
         other = next(name for name in NAMES if name != holder)
@@ -177,6 +181,9 @@ class Takeovers(Bar):
             time.sleep(self.rng.choice((0.5, 3)) * ttl_s)
             self.machines.ways[name].mend()
         return f"{kind} of {name}", time.monotonic()
+
+    def _replies(self) -> int:
+        return sum(len(each) for witness in self._witnesses for each in witness.replies)
 
     def _kill(self, name: str, successor: str) -> None:
         machine, began = self.machines.machines[name], time.monotonic()
@@ -209,10 +216,9 @@ class Takeovers(Bar):
         struck = ", ".join(f"{count} {kind}" for kind, count in self._struck.items())
         met = sum((Counter(way.counts) for way in self.machines.ways.values()), Counter[str]())
         bucket = ", ".join(f"{count} {fault}" for fault, count in met.items())
-        replies = sum(len(each) for witness in self._witnesses for each in witness.replies)
         took_s = f"{statistics.median(self._took_s):.1f} s (median), {max(self._took_s):.1f} s" if self._took_s else "-"
         terms = "+".join(str(len(each)) for each in self._terms)
         return (
-            f"machines: {struck}; bucket: {bucket}; {terms} terms, {replies} answers to witnesses; takeovers after "
-            f"kills within {took_s}"
+            f"machines: {struck}; bucket: {bucket}; {terms} terms, {self._replies()} answers to witnesses; takeovers "
+            f"after kills within {took_s}"
         )
