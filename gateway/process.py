@@ -73,6 +73,8 @@ PATIENT_S = 5.0
 IDLE_S = 5.0
 """For how long a gateway that retires keeps connections without a request."""
 LOOK_S = 0.05
+CLOSE_S = 2.0
+"""For how long a gateway that drains keeps connections that have had their last answer."""
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
 
@@ -258,6 +260,8 @@ class Gateway:
             await self.api.live.drain()
             await self.api.work.drain()
             await self.flight.landed()
+            with trio.move_on_after(CLOSE_S):
+                await self.flight.closed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._tell_accepting(False)

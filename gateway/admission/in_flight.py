@@ -1,10 +1,13 @@
-"""The requests in flight, and whether new ones are still served.
+"""The requests in flight, the connections that close after their last answer, and whether new requests are served.
 
 retire    new requests are served, and each connection ends after its response
 drain     new requests are refused as well
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -18,6 +21,9 @@ class Flight:
         self.leaving = False
         """Whether connections end after their response: after `retire`, and after `drain`."""
         self.count = 0
+        self._closing: set[object] = set()
+        self._left = trio.Event()
+        """Set, and replaced, when a connection has been closed."""
         self._landed = trio.Event()
 
     def enter(self) -> None:
@@ -39,3 +45,21 @@ class Flight:
     async def landed(self) -> None:
         """Return once draining has begun and no request is in flight."""
         await self._landed.wait()
+
+    @contextmanager
+    def closes(self, connection: object) -> Iterator[None]:
+        """Within it, a connection that has had its last answer waits for its client to close it."""
+        self._closing.add(connection)
+        try:
+            yield
+        finally:
+            self._closing.discard(connection)
+            self._left.set()
+            self._left = trio.Event()
+
+    async def closed(self) -> None:
+        """Return once the connections that wait for their clients now are closed. The end of the process would reset
+        those with unread input, and answers that their clients have not received yet would be lost."""
+        those = self._closing.copy()
+        while not those.isdisjoint(self._closing):
+            await self._left.wait()

@@ -192,13 +192,14 @@ class TcpConnection:
         reset can overtake the answer."""
         self._raw.shutdown(socket.SHUT_WR)
         self.deadline = monotonic() + LINGER_S
-        while True:
-            await wait_readable(self._raw)
-            try:
-                if not self._raw.recv(RECEIVE_BYTES):
-                    return
-            except BlockingIOError:
-                continue
+        with self._flight.closes(self):
+            while True:
+                await wait_readable(self._raw)
+                try:
+                    if not self._raw.recv(RECEIVE_BYTES):
+                        return
+                except BlockingIOError:
+                    continue
 
 
 class TcpServer:

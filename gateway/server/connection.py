@@ -420,16 +420,17 @@ class Connection:
         allowed = 2 * self.limits.max_body_bytes
         until = monotonic() + LINGER_TOTAL_S
         self.phase = "idle"
-        while allowed > 0:
-            self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
-            await readable(self._raw)
-            try:
-                data = self._raw.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            if not data:
-                return
-            allowed -= len(data)
+        with self._front.flight.closes(self):
+            while allowed > 0:
+                self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
+                await readable(self._raw)
+                try:
+                    data = self._raw.recv(RECEIVE_BYTES)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    return
+                allowed -= len(data)
 
     async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
         await in_task()

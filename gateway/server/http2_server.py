@@ -256,7 +256,7 @@ class Http2Connection:
         self._over = True
         self._wake()
         allowed = LINGER_BYTES
-        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError):
+        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError), self._server.flight.closes(self):
             while allowed > 0 and (data := await self._receive()):
                 allowed -= len(data)
 

@@ -39,7 +39,8 @@ import xxhash
 from proto.format.frame import HEADER, FrameError, Header, check
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
-from shardd.storage.segment import Segment, chained, ends_as_written, mark_at
+from shardd.storage.segment import Segment, chained, mark_at
+from shardd.storage.segment_check import ends_as_written
 from shardd.topic.topic import Topic
 
 _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
@@ -126,4 +127,4 @@ def replaced_held(disk: Disk, path: Path, size: int, expected: int | None) -> bo
     `expected` were written. Blocks. Raises OSError."""
     if expected in (None, xxhash.xxh3_64_intdigest(disk.read_part(path, 0, size))):
         return False
-    return 0 < sum(header.length for header, _ in _frames(disk, path)) == disk.size(path)
+    return bool(0 < sum(header.length for header, _ in _frames(disk, path)) == disk.size(path))

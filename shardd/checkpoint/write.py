@@ -33,12 +33,11 @@ from shardd.storage.segment import (
     Segment,
     StoredFrame,
     chained,
-    check_whole,
-    ends_as_written,
     entry_of,
     not_ours,
     sealed_frame,
 )
+from shardd.storage.segment_check import check_whole, ends_as_written
 from shardd.storage.wal import first_no_of
 from shardd.topic.topic import Topic
 

@@ -106,16 +106,17 @@ class _Links:
             (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
             if number != self._after_no or self._tail in (None, checksum):
                 self._outcome.tail = checksum
-                self._note(header, offset, checksum)
+                if not offset:
+                    self._outcome.firsts[number] = checksum
+                self._note(header, offset)
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
 
-    def _note(self, header: Header, offset: int, checksum: int) -> None:
+    def _note(self, header: Header, offset: int) -> None:
         frames = self._unsynced
         if not offset:
             frames.clear()
-            self._outcome.firsts[header.frame_no] = checksum
         frames.append((header.frame_no, offset))
         while frames and frames[0][0] <= header.synced_no:
             frames.popleft()

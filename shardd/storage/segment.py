@@ -51,7 +51,7 @@ from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.remnant import Remnants
 
 ENTRY = struct.Struct("<QQIIqqQII")
-_MARK = struct.Struct("<I")
+MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
 MARK_MASK = 0xFFFF_FFFF
@@ -100,7 +100,7 @@ def chained(chain: int | None, marks: Iterable[int]) -> int | None:
     """The chain of a segment with `chain` and frames with these marks after it; None if `chain` is not known."""
     if chain is not None:
         for mark in marks:
-            chain = xxhash.xxh3_64_intdigest(_MARK.pack(mark), chain)
+            chain = xxhash.xxh3_64_intdigest(MARK.pack(mark), chain)
     return chain
 
 
@@ -357,53 +357,17 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     return entries
 
 
-def ends_as_written(disk: Disk, segment: Segment) -> bool | None:
-    """True if a segment's file has the mark of the last frame in its place, so that it is not the file of another
-    segment, or of another time; None if that mark is not known. Blocks. Raises OSError."""
-    last = segment.last
-    if last is None or not last.mark:
-        return None
-    at = last.offset + last.flags_at - CHECKSUM.size
-    return disk.read_part(segment.data_path, at, _MARK.size) == _MARK.pack(last.mark)
-
-
-def check_whole(view: Buffer, segment: Segment, listed: Container[int], expected: int) -> None:
-    """Check that the bytes of a segment that count are those that were written: each frame, their chain, and the delete
-    flags, whose check is `expected` without the frames in `listed`. Raises `SegmentError`."""
-    view = memoryview(view)[: segment.size]
-    marks: list[int] = []
-    offset = found = 0
-    while offset < segment.size:
-        try:
-            header = check(view, offset)
-        except FrameError as error:
-            raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
-        flags_from = offset + header.flags_at
-        marks.append(mark_at(view, flags_from))
-        if header.first_seq not in listed:
-            found ^= flags_check(header.first_seq, bytes(view[flags_from : flags_from + header.count]))
-        offset += header.length
-    _check_chain(segment, chained(0, marks))
-    if found != expected:
-        raise _wrong_flags(segment)
-
-
-def _check_chain(segment: Segment, chain: int | None) -> None:
-    if segment.chain not in (None, chain):
-        raise not_ours(segment)
-
-
 def not_ours(segment: Segment) -> SegmentError:
     return SegmentError(f"{segment.data_path}: its frames are not those that were written here")
 
 
-def _wrong_flags(segment: Segment) -> SegmentError:
+def wrong_flags(segment: Segment) -> SegmentError:
     return SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
 
 
 def mark_at(view: Buffer, flags_at: int) -> int:
     """The mark of the frame whose delete flags begin at `flags_at`."""
-    return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
+    return int(MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 
 
 def marks_of(view: memoryview, entries: list[Entry]) -> list[int]:
@@ -432,7 +396,8 @@ def load_batches(
         entries = from_data(disk, segment, size)  # the index is of other frames
         marks = [entry.mark for entry in entries]
     chain = chained(0, marks)
-    _check_chain(segment, chain)
+    if segment.chain not in (None, chain):
+        raise not_ours(segment)
     segment.chain = chain
     batches = []
     found = 0
@@ -448,6 +413,6 @@ def load_batches(
             found ^= batch.filed
         batches.append(batch)
     if expected is not None and found != expected:
-        raise _wrong_flags(segment)
+        raise wrong_flags(segment)
     segment.grown(entries)
     return batches

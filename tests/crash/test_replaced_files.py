@@ -184,7 +184,8 @@ def test_a_file_that_cannot_be_compared_for_want_of_descriptors_is_removed_later
 
 def test_a_log_file_that_cannot_be_compared_for_want_of_descriptors_is_compared_later() -> None:
     shard, disk = logged("ours")
-    path = min(path for path in disk.names if path.match("wal/*.log"))
+    checkpoint(shard)
+    path = sorted(path for path in disk.names if path.match("wal/*.log"))[1]
     foreign = bytes(logged("else")[1].names[path].data)
     disk.names[path].data[:] = foreign
     disk.unreadable[path] = OSError(24, "Too many open files")
@@ -337,6 +338,7 @@ def test_a_log_file_that_was_replaced_is_set_apart_and_its_own_is_removed(starte
 
 def test_a_log_file_that_the_device_cannot_read_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     shard, disk = logged("ours")
+    checkpoint(shard)
     logs = [path for path in sorted(disk.names) if path.match("wal/*.log")]
     disk.unreadable[logs[1]] = OSError(5, "Input/output error")
     unmapped(disk, monkeypatch)

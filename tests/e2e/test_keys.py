@@ -16,9 +16,11 @@ import pytest
 from tests.support.service import Service, until
 
 NewService = Callable[..., Service]
-SECRETS = ["s3cr3t-full-6f1d", "s3cr3t-read-77aa", "s3cr3t-tenant-c0de"]
+MARK = f"s3cr3t{os.urandom(6).hex()}"
+"""In each secret of these services. It is new in each run: another run on this machine has secrets of its own."""
+SECRETS = [f"{MARK}-full-6f1d", f"{MARK}-read-77aa", f"{MARK}-tenant-c0de"]
 ENTRIES = [SECRETS[0], f"{SECRETS[1]}:read", f"{SECRETS[2]}:rw:tenant:|shared."]
-WRONG = "s3cr3t-unknown-dead"
+WRONG = f"{MARK}-unknown-dead"
 RECORD = {"records": [{"data": 1}]}
 
 
@@ -147,15 +149,15 @@ def test_secrets_are_nowhere_to_be_found(source: Any, new_service: NewService, t
     service.process.send_signal(signal.SIGHUP)
     until(lambda: "reload" in service.log_text(), "word of the reload")
     for answer in said:
-        assert b"s3cr3t" not in answer
+        assert MARK.encode() not in answer
     seen = list(places(service))
     # A process with secrets hides its environment from all but root, its own user included.
     readable = os.getuid() == 0
     assert any(path.endswith(f"{service.process.pid}/environ") for path, _ in seen) == readable
     for path, content in seen:
-        assert b"s3cr3t" not in content, path
+        assert MARK.encode() not in content, path
     assert service.stop() == 0
-    assert "s3cr3t" not in service.log_text()
+    assert MARK not in service.log_text()
     assert "event=authentication keys=3" in service.log_text() or '"keys": 3' in service.log_text()
     assert "no_authentication" not in service.log_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import subprocess
 import sys
@@ -357,6 +358,27 @@ def test_eight_consumers_get_each_entry_once_through_kills_and_restarts(tmp_path
             records += [record["data"] for record in page["records"]]
             cursor = page["next_from_seq"]
         assert records == acked, "what was acknowledged is not what is kept"
+
+
+def test_a_stop_loses_no_answer_of_a_client_that_has_sent_ahead_and_reads_late(tmp_path: Path) -> None:
+    with Service(tmp_path, TOPICS_WALRUS_LISTEN="127.0.0.1:0") as service:
+        (port,) = ports(service, "walrus")
+        with opened(WalrusWire, port) as busy:
+            assert busy.ask("REGISTER late") == "OK"
+            busy.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            busy.send(framed("PUT late x") * 20_000)
+            until(lambda: service.request("GET", "/v0/topics/late")[1]["head_seq"] > 2_000, "answers to wait")
+            stopping = threading.Thread(target=service.stop)
+            stopping.start()
+            acked = 0
+            try:
+                while busy.frame() == "OK":
+                    acked += 1
+            except ConnectionError:
+                pass
+            stopping.join(30)
+        service.start()
+        assert acked == service.request("GET", "/v0/topics/late")[1]["head_seq"]
 
 
 def test_a_stop_finishes_the_command_in_flight_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:

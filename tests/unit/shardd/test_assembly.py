@@ -16,14 +16,15 @@ _ROW = re.compile(r"^    (\w+)\.(\w+) {2,}\S", re.MULTILINE)
 
 
 def bound_later(source: str) -> set[tuple[str, str]]:
-    """Class and name of each public attribute that is a callable until another one takes its place."""
+    """Class and name of each public attribute that is a callable until another one takes its place. A dictionary of
+    callables is not."""
     return {
         (of.name, node.target.attr)
         for of in ast.walk(ast.parse(source))
         if isinstance(of, ast.ClassDef)
         for node in ast.walk(of)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute)
-        if not node.target.attr.startswith("_") and "Callable[" in ast.unparse(node.annotation)
+        if not node.target.attr.startswith("_") and ast.unparse(node.annotation).startswith("Callable[")
     }
 
 
@@ -38,3 +39,4 @@ def test_such_a_callable_is_found() -> None:
     source = "class A:\n    def __init__(self) -> None:\n        self.told: Callable[[], None] = nothing\n"
     assert bound_later(source) == {("A", "told")}
     assert not bound_later(source.replace("self.told", "self._told"))
+    assert not bound_later(source.replace("Callable[[], None]", "dict[str, Callable[[], None]]"))
