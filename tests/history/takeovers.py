@@ -30,12 +30,12 @@ from contextlib import ExitStack, suppress
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from proto.model.names import shard_of
 from tests.history.bar import Bar, Stopped
 from tests.history.clients import CAPPED, CONFIGS, LOGS, TOPICS, Crowd
-from tests.history.recording import Client, Recording
+from tests.history.recording import Answer, Client, Recording
 from tests.support.machines import PATIENCE_S, SHARDS, Machines
 from tests.support.service import Service, until
 from topics_history import format as f
@@ -78,6 +78,21 @@ def answers_out_of_term(replies: Iterable[Reply], terms: Sequence[str]) -> list[
         else:
             heappush(open_, (reply.end_ns, at))
     return found
+
+
+class Insistent(Client):
+    """Repeats each request until it is answered: on a busy machine, a term may not be renewed in time for a moment. An
+    append needs a key."""
+
+    def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        answers: list[Answer] = []
+
+        def answered() -> bool:
+            answers.append(super(Insistent, self).ask(method, path, body))
+            return answers[-1].status not in (0, 503)
+
+        until(answered, f"an answer to {method} {path}", PATIENCE_S)
+        return answers[-1]
 
 
 class Witness(Crowd):
@@ -200,7 +215,9 @@ class Takeovers(Bar):
             way.share = 0.0
         whole = f.FaultArgs(self.fault, "a machine, as far as another one took over by itself")
         client.recording.write(f.Fault, "nemesis", self._began_ns, "ok", args=whole)
-        super().finish(client, path)
+        last = Insistent(self.machines, client.recording, "insistent", self.seed)
+        super().finish(last, path)
+        last.close()
         self._terms = [self.machines.terms(shard) for shard in range(SHARDS)]
 
     def judge(self, path: Path) -> None:
