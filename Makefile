@@ -3,6 +3,7 @@
 # make test        all checks and tests but the long ones, as CI runs them; what they need is installed where it may be
 # make long        the long sweeps
 # make prove       clients of a real service write a history under faults, which is checked (BAR=2 MINUTES=5 SEED=7, BAR=4 DRAWS=2000)
+# make soak        a steady load of all features for MINUTES=30: which of memory, descriptors, disk and latency grows; then an overload
 # make mutants     errors are put into copies of the product, and the bars of `make prove` must find them
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
@@ -36,7 +37,7 @@ LOCKED := $(PIP) --require-hashes --requirement
 OURS := $(PIP) --no-deps
 ARGS ?=
 
-.PHONY: bench run check test long prove mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
+.PHONY: bench run check test long prove soak mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -58,6 +59,9 @@ DRAWS ?= 100
 SEED ?= 0
 prove: $(VENV)/.test
 	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.history.prove --bar $(BAR) --minutes $(MINUTES) --draws $(DRAWS) --seed $(SEED) $(ARGS)
+
+soak: $(VENV)/.test $(VENV)/.bench
+	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.history.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 mutants: $(VENV)/.test
 	@PYTHONPATH=packages/topics-history $(BIN)/python -m tests.mutants.hunt $(ARGS)

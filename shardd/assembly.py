@@ -283,6 +283,7 @@ def _opened(of: Recovered, follower: LogFollower) -> Wal:
         next_no=of.outcome.next_no,
         max_bytes=of.limits.wal_segment_bytes,
         resume=of.outcome.resume,
+        unsynced_at=of.outcome.unsynced_at,
         seed=of.checkpoints.inventory.owner.seed,
         tail=of.outcome.tail,
         firsts=of.outcome.firsts,

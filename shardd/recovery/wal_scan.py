@@ -25,6 +25,7 @@ next recovery gives the same result.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,8 @@ class Outcome:
     begin_no: int = 1
     """Number of the first frame that was looked at. Files before it were passed over."""
     resume: str | None = None
+    unsynced_at: int = 0
+    """Offset in `resume` of the first frame of which no other frame says that it was synced."""
     cut_path: str | None = None
     cut_offset: int = 0
     cut_bytes: int = 0
@@ -76,13 +79,16 @@ class Outcome:
 
 
 class _Links:
-    """Checks that each frame follows the one before. `tail` is the checksum of frame `after_no`, as far as known."""
+    """Checks that each frame follows the one before, and notes the first frame of each file, and which frames of a file
+    no frame after them says to be synced. `tail` is the checksum of frame `after_no`, as far as known."""
 
     def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
         self._outcome = outcome
         self._seed = seed
         self._after_no = after_no
         self._tail = tail
+        self._unsynced: deque[tuple[int, int]] = deque()
+        """Number and offset of each such frame. All frames of earlier files were synced."""
 
     def begin(self) -> None:
         """The log begins with frame `outcome.next_no`."""
@@ -102,9 +108,19 @@ class _Links:
                 self._outcome.tail = checksum
                 if not offset:
                     self._outcome.firsts[number] = checksum
+                self._note(header, offset)
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
+
+    def _note(self, header: Header, offset: int) -> None:
+        frames = self._unsynced
+        if not offset:
+            frames.clear()
+        frames.append((header.frame_no, offset))
+        while frames and frames[0][0] <= header.synced_no:
+            frames.popleft()
+        self._outcome.unsynced_at = frames[0][1] if frames else offset + header.length
 
 
 def scan(

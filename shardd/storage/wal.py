@@ -22,12 +22,17 @@ because the kernel has dropped the error. The log therefore splits those frames:
 3. The new file is synced, then renamed to its final name.
 4. If any of this fails, the log is read-only until the process is started again.
 
+The next process reads the frames of the failed sync from the kernel, which shows them and takes them for written. So it
+writes again, in place, all frames that no other frame says to be synced, before it syncs the file. If it did not, its
+sync would succeed, later frames would follow, and when the machine stops there would be a hole before them.
+
 Where the process may die, and what recovery then finds:
 
     in `flush`                  a partial last frame: torn, cut
     in `_rotate`                the old file alone, or followed by an empty one: both are valid
     in `rescue`, before rename  the old file whole, and a `.tmp` that recovery removes
     in `rescue`, after rename   the new file, which supersedes the old one's tail
+    in `_write_again`           the same bytes
 """
 
 from __future__ import annotations
@@ -97,14 +102,15 @@ class Wal:
         next_no: int,
         max_bytes: int,
         resume: str | None = None,
+        unsynced_at: int = 0,
         seed: int | None = None,
         tail: int | None = None,
         firsts: dict[int, int] | None = None,
     ) -> None:
-        """`resume` names the file to append to, which is valid up to frame `next_no - 1`. It is synced now, because the
-        process that wrote it may have been killed before its sync. `seed` is that of the links between frames
-        (None: there are none), `tail` the checksum of that last frame (0: there is none, None: not known). `firsts`
-        gets the checksum of each file's first frame, by its number. Blocks. Raises OSError."""
+        """`resume` names the file to append to, which is valid up to frame `next_no - 1`. Its frames from `unsynced_at`
+        on are written again, and synced. `seed` is that of the links between frames (None: there are none), `tail` the
+        checksum of that last frame (0: there is none, None: not known). `firsts` gets the checksum of each file's first
+        frame, by its number. Blocks. Raises OSError."""
         self._disk = disk
         self._events = events
         self._seed = seed
@@ -125,7 +131,19 @@ class Wal:
         else:
             self._file = disk.open(directory / resume)
             self._size = disk.size(directory / resume)
+            self._write_again(directory / resume, unsynced_at)
             self._file.sync()
+
+    def _write_again(self, path: Path, offset: int) -> None:
+        """Write the bytes of the file from an offset on in place. Raises OSError, but not for a full disk: a
+        copy-on-write file system needs room for it, and then the sync alone has to do."""
+        if offset >= self._size:
+            return
+        try:
+            self._file.write_at(offset, self._disk.read_part(path, offset, self._size - offset))
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def _create(self, first_no: int) -> File:
         file = self._disk.create(self._directory / file_name(first_no))

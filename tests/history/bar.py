@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -39,6 +40,12 @@ class Bar:
         self.rng = Random(f"{seed} nemesis")
         self.environment: dict[str, str] = {}
         """Added to that of the service."""
+        self.enter: Sequence[str] = ()
+        """A command before that of the service, as of `Service`."""
+
+    def service(self, **environment: str) -> Service:
+        """The service, before it starts."""
+        return Service(self.directory, enter=self.enter, **environment)
 
     def crowd(self, service: Service, recording: Recording, clients: int) -> list[Crowd]:
         """The clients, before they start."""
@@ -71,6 +78,9 @@ class Bar:
     def figures(self) -> str:
         """Those of this bar alone."""
         return ""
+
+    def close(self) -> None:
+        """Called in the end, also after a failure."""
 
 
 def read_whole(client: Client, topic: str, queue: bool) -> list[tuple[int, str]]:
@@ -134,12 +144,12 @@ def pause(service: Service, rng: Random, scale: float) -> tuple[str, float]:
     victim = rng.choice((*CHILDREN, "supervisor"))
     assert service.process is not None
     pid = service.process.pid if victim == "supervisor" else service.child(victim)["pid"]
-    with _Stopped(pid):
+    with Stopped(pid):
         time.sleep(min(rng.choice((0.1, 1, 5, 60)) * scale, LONGEST_PAUSE_S))
     return victim, time.monotonic()
 
 
-class _Stopped:
+class Stopped:
     """A process that is stopped, by descriptor: its number may name another one when it is continued."""
 
     def __init__(self, pid: int) -> None:

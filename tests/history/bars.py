@@ -6,6 +6,10 @@
     5    SIGSTOP of the gateway, a shard or the supervisor, and SIGCONT after 0.1 to 60 s
     6    jobs: faults of 2 and 5, workers that hold jobs longer than their leases
     7    lost answers: a proxy between clients and service, kills, and requests that are repeated
+    8    a proxy that cuts, delays and trickles streams and long polls, and restarts in order
+    9    syncs and writes that fail, a full volume, a slow disk, and power cuts after failed syncs
+    10   two machines with a bad bucket: kills, pauses beyond the time to live, ways to the bucket that are cut
+    11   upgrades and downgrades between this release and the last one, in order
     12   steps of the wall clock of the service, an hour or a year ahead or back
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
@@ -25,13 +29,29 @@ from tests.history.answers import LostAnswers
 from tests.history.bar import BACK_S, Bar, Kills, Pauses
 from tests.history.clocks import Clocks
 from tests.history.cuts import PowerCuts
+from tests.history.disks import BadDisks
 from tests.history.jobs import Jobs
+from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
+from tests.history.takeovers import Takeovers
+from tests.history.upgrades import Upgrades
 from tests.support.service import Service
 from topics_history import format as f
 from topics_history.checker import Report, check
 
-BARS: dict[int, type[Bar]] = {1: Bar, 2: Kills, 3: PowerCuts, 5: Pauses, 6: Jobs, 7: LostAnswers, 12: Clocks}
+BARS: dict[int, type[Bar]] = {
+    1: Bar,
+    2: Kills,
+    3: PowerCuts,
+    5: Pauses,
+    6: Jobs,
+    7: LostAnswers,
+    8: BadNetworks,
+    9: BadDisks,
+    10: Takeovers,
+    11: Upgrades,
+    12: Clocks,
+}
 ENVIRONMENT = {
     "TOPICS_RESTART_LIMIT": "1000",
     "TOPICS_CHECKPOINT_BYTES": "2000000",
@@ -76,8 +96,9 @@ def run(
     if source is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [environment.get("PYTHONPATH")])])
     with (
+        closing(bar),
         closing(Recording(path, bar.topics, bar.routers)) as recording,
-        Service(directory, **environment) as service,
+        bar.service(**environment) as service,
     ):
         bar.begin(service)
         crowd = bar.crowd(service, recording, clients)

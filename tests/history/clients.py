@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.history.recording import Client, Recording, Stream
+from typing import ClassVar
+
+from tests.history.recording import Client, Recording
+from tests.history.streams import Followed, Socket, Stream
 from tests.support.looped import Looped
 from tests.support.service import Service
 from topics_history import format as f
@@ -47,6 +50,16 @@ class Crowd(Looped):
         """A service that is away is asked again after a moment."""
         if self.client.outcome != "ok":
             self.stopping.wait(self.rng.random() * 0.05)
+
+
+class Paced(Crowd):
+    """Another kind of client, at a pace: so many turns a second, if the service answers in time."""
+
+    turns_a_second = 50.0
+
+    def turn(self) -> None:
+        super().turn()
+        self.stopping.wait(self.rng.random() * 2 / self.turns_a_second)
 
 
 class Mixed(Crowd):
@@ -107,9 +120,11 @@ class Worker(Crowd):
 class Watcher(Crowd):
     """Follows all logs over one stream, and loses its connection now and then."""
 
+    kind: ClassVar[type[Followed]] = Stream
+
     def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
         super().__init__(service, recording, name, seed)
-        self.stream = Stream(self.client, [*LOGS, CAPPED, COPY], self.rng.choice(("eventual", "strong")))
+        self.stream = self.kind(self.client, [*LOGS, CAPPED, COPY], self.rng.choice(("eventual", "strong")))
 
     def turn(self) -> None:
         frames = self.rng.randrange(20, 2000)
@@ -121,3 +136,25 @@ class Watcher(Crowd):
 
         self.stream.follow(enough)
         self.stopping.wait(0.02)
+
+
+class SocketWatcher(Watcher):
+    """The same over a WebSocket."""
+
+    kind = Socket
+
+
+class Poller(Crowd):
+    """Follows each log by reads that wait, each from where the last one ended."""
+
+    def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
+        super().__init__(service, recording, name, seed)
+        self.positions = dict.fromkeys([*LOGS, CAPPED, COPY], 0)
+
+    def turn(self) -> None:
+        topic = self.rng.choice(list(self.positions))
+        wait_ms = self.rng.choice((100, 1000))
+        found = self.client.read(topic, self.positions[topic], limit=self.rng.choice((10, 100)), wait_ms=wait_ms)
+        if found is not None:
+            self.positions[topic] = found.next_from_seq
+        self.pause_after_failure()

@@ -5,6 +5,7 @@ when its answer has arrived, under the lock that orders the lines.
 
     no connection could be made                             failed
     4xx, 429 among them, or `outcome: not_done`             failed
+    503 with the reason `write_failed`                      failed
     2xx                                                     ok
     no whole answer, any other 5xx                          unknown
 """
@@ -243,8 +244,8 @@ class Client(Requests):
         if response.status < 300:
             return Answer("ok", response.status, answer)
         told = answer.get("error", {}).get("detail") or {}
-        done = response.status >= 500 and told.get("outcome") != "not_done"
-        return Answer("unknown" if done else "failed", response.status, answer)
+        undone = told.get("outcome") == "not_done" or told.get("reason") == "write_failed"
+        return Answer("failed" if undone or response.status < 500 else "unknown", response.status, answer)
 
 
 def _bounds(told: Any) -> f.Bounds:
@@ -253,70 +254,3 @@ def _bounds(told: Any) -> f.Bounds:
 
 def _position(told: Any) -> f.CursorResult:
     return f.CursorResult(told["seq"])
-
-
-class Stream:
-    """A watch session of a client. It resumes with the id of the last frame, whose positions it kept."""
-
-    def __init__(self, client: Client, topics: list[str], consistency: str) -> None:
-        self._client = client
-        self._consistency = consistency
-        self.positions = dict.fromkeys(topics, 0)
-        self._kept: dict[str, int] = {}
-        """The positions at the last frame that had an id."""
-        self._wid = self._id = ""
-
-    def follow(self, until: Callable[[], bool]) -> None:
-        """Open the stream, and record its frames until it breaks or `until` says so."""
-        client = self._client
-        if not self._id:  # without an id, a session may be ahead of its client: begin another one
-            started = {topic: {"from_seq": seq} for topic, seq in self.positions.items()}
-            body = {"topics": started, "consistency": self._consistency, "heartbeat_ms": 1000}
-            made = client.ask("POST", "/v0/watch", body)
-            if made.outcome != "ok":
-                return
-            self._wid, self._kept = made.body["wid"], dict(self.positions)
-        self.positions = dict(self._kept)
-        connection = client.connect()
-        start_ns = time.monotonic_ns()
-        try:
-            connection.request("GET", f"/v0/watch/{self._wid}", headers={"Last-Event-ID": self._id} if self._id else {})
-            response = connection.getresponse()
-            if response.status != 200:
-                if response.status == 404:
-                    self._id = ""
-                return
-            opened = f.OpenArgs(client.name, dict(self.positions))
-            client.recording.write(f.Open, client.name, start_ns, "ok", args=opened)
-            fields: dict[str, str] = {}
-            while not until():
-                line = response.readline()
-                if not line:
-                    return
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name:
-                    fields[name] = value
-                elif fields:
-                    self._take(fields, start_ns)
-                    fields = {}
-        except (OSError, http.client.HTTPException):
-            return
-        finally:
-            connection.close()
-
-    def _take(self, fields: dict[str, str], start_ns: int) -> None:
-        kind, data = fields.get("event", ""), json.loads(fields.get("data") or "null")
-        if kind == "record":
-            result = f.FrameResult("records", data["to_seq"], pairs(data["records"]))
-        elif kind == "tombstone":
-            result = f.FrameResult("gap", data["gap_to"], gap_from=data["gap_from"])
-        elif kind == "caught-up":
-            result = f.FrameResult("caught_up", data["head_seq"])
-        else:
-            return
-        client, topic = self._client, data["topic"]
-        args = f.FrameArgs(client.name)
-        client.recording.write(f.Frame, client.name, start_ns, "ok", topic=topic, args=args, result=result)
-        self.positions[topic] = max(self.positions[topic], result.to_seq)
-        if fields.get("id"):
-            self._id, self._kept = fields["id"], dict(self.positions)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.history.cuts import Cuts, Maker, Suffix
+from tests.history.disks import longest_answer_s
 from tests.history.jobs import ends
 from tests.support.histories import Story
+from tests.support.pulse import answered, beats, bound_ms
 from topics_history import format as f
 
 MS = 1_000_000
@@ -117,3 +119,23 @@ def test_a_topic_that_a_cut_brings_back_or_takes_is_found(there: bool | None, st
         return
     with pytest.raises(AssertionError, match="a cut undid it"):
         maker.look("t")
+
+
+def test_the_longest_answer_is_that_of_a_request_and_no_stream(tmp_path: Path) -> None:
+    story = Story()
+    story.append("a", 1, at=(0, 30))
+    story.append("b", at=(10, 70))
+    story.open(t=0)
+    story.frame("records", 1, "1:a", at=(72, 500))
+    path = tmp_path / "history"
+    path.write_bytes(story.written())
+    assert longest_answer_s(path) == 0.06
+
+
+def test_beats_while_the_service_is_down_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "pulse"
+    path.write_text("10.0 5.0 0.1 200\n11.0 0.0 0.2 0\n12.0 900.0 0.1 200\n14.0 7.0 30.0 200\n15.0 8.0")
+    found = beats(path)
+    assert [beat.status for beat in found] == [200, 0, 200, 200]
+    assert [beat.took_ms for beat in answered(found, [(12.5, 13)])] == [5, 7]
+    assert bound_ms(answered(found), 100) == 400

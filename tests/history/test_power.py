@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -39,15 +40,40 @@ disk.remove_tree(root / "unnamed")
 """
 
 
+FAILING = """
+import errno
+from shardd.storage.disk import RealDisk
+
+disk, root = RealDisk(), Path(sys.argv[1])
+file = disk.create(root / "a")
+file.write([b"1" * 4096])
+try:
+    file.sync()
+except OSError as error:
+    assert error.errno == errno.EIO
+else:
+    raise AssertionError("the sync did not fail")
+file.write([b"2" * 512])
+file.sync()
+disk.sync_dir(root)
+assert (root / "a").read_bytes() == b"1" * 4096 + b"2" * 512
+"""
+
+
+def traced(power: Power, steps: str, data: Path) -> None:
+    """Run the steps in a process that is traced."""
+    program = f"import sys\nfrom pathlib import Path\n{steps}"
+    command = [sys.executable, "-c", program, str(data)]
+    subprocess.run(command, env={**os.environ, **power.environment}, check=True)
+
+
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
-    """After the steps, made by a process that is traced."""
+    """After the steps."""
     power = Power(tmp_path, Random(0))
     (tmp_path / "data").mkdir()
     device = Device(tmp_path / "data")
-    program = f"import sys\nfrom pathlib import Path\n{STEPS}"
-    command = [sys.executable, "-c", program, str(tmp_path / "data")]
-    subprocess.run(command, env={**os.environ, **power.environment}, check=True)
+    traced(power, STEPS, tmp_path / "data")
     device.play(tmp_path / "trace")
     return device
 
@@ -86,6 +112,44 @@ def test_what_was_synced_survives_every_cut(device: Device, tmp_path: Path, mode
         assert found.get("kept/b", b"kept/b one") in (b"kept/b one", b"kep")
         seen.add(tuple(sorted(found.items(), key=str)))
     assert len(seen) > 10
+
+
+def test_what_a_failed_sync_was_to_cover_is_on_the_device_in_part_and_no_later_sync_brings_it(tmp_path: Path) -> None:
+    power = Power(tmp_path, Random(0))
+    (tmp_path / "data").mkdir()
+    devices = [Device(tmp_path / "data", rng=Random(seed)) for seed in range(20)]
+    power.faults.set(syncs=1)
+    traced(power, FAILING, tmp_path / "data")
+    assert power.faults.failed == 1
+    found = set()
+    for number, device in enumerate(devices):
+        device.play(tmp_path / "trace")
+        content = after(device, "drop", tmp_path / f"found{number}")["a"]
+        assert content is not None
+        assert content[4096:] == b"2" * 512
+        assert set(content[:4096]) <= set(b"1\0")
+        found.add(content)
+    assert len(found) > 10
+
+
+def test_writes_fail_as_they_are_told(tmp_path: Path) -> None:
+    power = Power(tmp_path, Random(0))
+    (tmp_path / "data").mkdir()
+    power.faults.set(write_errno=errno.ENOSPC)
+    steps = """
+from errno import ENOSPC
+from shardd.storage.disk import RealDisk
+
+for call in ("create", "make_dir"):
+    try:
+        getattr(RealDisk(), call)(Path(sys.argv[1]) / call)
+    except OSError as error:
+        assert error.errno == ENOSPC
+    else:
+        raise AssertionError(call)
+"""
+    traced(power, steps, tmp_path / "data")
+    assert not list((tmp_path / "data").iterdir())
 
 
 @pytest.mark.long

@@ -10,8 +10,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.releases import PACKAGES
+
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "proto", "shardd", "supervisor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,67 @@ MUTANTS = (
                 "shardd/frames.py",
                 "moved(current, self.seq, self.force, self.ts,",
                 "moved(current, self.seq, True, self.ts,",
+            ),
+        ),
+    ),
+    Mutant(
+        "a stream that returns ignores the id of its last frame",
+        8,
+        (
+            Edit(
+                "gateway/streams/event_ids.py",
+                "        elif seq is not None and 0 <= seq < position.seq:\n",
+                "        elif seq is not None and seq < 0:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a stream says caught-up before it has read everything",
+        8,
+        (Edit("gateway/streams/subscription.py", "        if batch.to_seq >= head:\n", "        if True:\n"),),
+    ),
+    Mutant(
+        "a failed sync is taken for a good one",
+        9,
+        (
+            Edit(
+                "shardd/storage/group_commit.py",
+                "            error = caught\n        self._under_way = None\n",
+                "            pass\n        self._under_way = None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a failed sync is asked again",
+        9,
+        (
+            Edit(
+                "shardd/storage/wal.py",
+                "    def run(self) -> None:\n        self.file.sync()\n",
+                "    def run(self) -> None:\n        try:\n            self.file.sync()\n        except OSError:\n"
+                "            self.file.sync()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a machine answers although its term was not renewed",
+        10,
+        (
+            Edit(
+                "shardd/replication/protocol.py",
+                " and self._answers_until is not None and now < self._answers_until\n",
+                "\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a change is acknowledged before the bucket has it",
+        10,
+        (
+            Edit(
+                "shardd/storage/group_commit.py",
+                "        return self._shipped_no if self._shipped_no >= last else min(self._shipped_no, before)\n",
+                "        return self._wal.synced_no\n",
             ),
         ),
     ),

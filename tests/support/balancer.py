@@ -24,11 +24,14 @@ class Balancer(Relay):
         super().__init__()
         self._services = services
         self.url = f"http://{self.host}:{self.port}"
+        self._ready: set[Service] = set()
         self._target: Service | None = None
+        self._lock = threading.Lock()
         self._over = threading.Event()
 
     def __enter__(self) -> Balancer:
-        threading.Thread(target=self._check, daemon=True).start()
+        for each in self._services:  # one that hangs does not delay the checks of others
+            threading.Thread(target=self._check, args=(each,), daemon=True).start()
         self.start()
         until(lambda: self._target, "a service that is ready")
         return self
@@ -58,9 +61,12 @@ class Balancer(Relay):
         until(answered, f"an answer to {method} {path}: {found[-1:]}", 60)
         return found[-1]
 
-    def _check(self) -> None:
+    def _check(self, service: Service) -> None:
         while not self._over.wait(CHECK_S):
-            target = next((each for each in self._services if each.is_ready()), None)
-            if target is not self._target:
-                self._target = target
-                self.end_all()
+            note = self._ready.add if service.is_ready() else self._ready.discard
+            with self._lock:
+                note(service)
+                target = next((each for each in self._services if each in self._ready), None)
+                if target is not self._target:
+                    self._target = target
+                    self.end_all()

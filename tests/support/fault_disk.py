@@ -1,5 +1,8 @@
 """The fault disk: a disk in memory that keeps exactly what `shardd.storage.disk` promises, and fails on demand.
 
+A sync that fails makes nothing durable, and the kernel forgets what it was to cover: a later sync that succeeds brings
+only what was written since.
+
 Every call is numbered. `crash_at` stops the machine before a call: this call and all later ones raise `Crash`. `faults`
 maps a call's number to its fault: an `OSError` to raise, or an int, the bytes that a write takes before it stops.
 `after_crash` is the disk as the next boot finds it.
@@ -28,6 +31,23 @@ class Crash(BaseException):
 class Node:
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
+    dirty: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of `data` that were written since the last sync, whether that succeeded or not."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.data[offset : offset + len(data)] = data
+        self.dirty.append((offset, offset + len(data)))
+
+    def sync(self) -> None:
+        durable = bytearray(self.synced[: len(self.data)])
+        durable += bytes(len(self.data) - len(durable))
+        for begin, end in self.dirty:
+            durable[begin:end] = self.data[begin:end]
+        self.synced = bytes(durable)
+        self.dirty.clear()
+
+    def copy(self) -> Node:
+        return Node(bytearray(self.data), self.synced, list(self.dirty))
 
 
 class FaultFile:
@@ -51,22 +71,26 @@ class FaultFile:
         if data and not room:
             raise OSError(errno.ENOSPC, "no space left on device", self._name)
         data = data[:room]
-        self._node.data += data
+        self._node.write(len(self._node.data), data)
         return len(data)
 
     def write_at(self, offset: int, data: bytes) -> None:
         if isinstance(self._call("write_at"), int):
             raise OSError(5, "short write in place")
-        self._node.data[offset : offset + len(data)] = data
+        self._node.write(offset, data)
 
     def sync(self) -> None:
-        self._call("sync")
-        self._node.synced = bytes(self._node.data)
+        try:
+            self._call("sync")
+        except OSError:
+            self._node.dirty.clear()
+            raise
+        self._node.sync()
 
     def truncate(self, size: int) -> None:
         self._call("truncate")
         del self._node.data[size:]
-        self._node.data += bytes(size - len(self._node.data))
+        self._node.write(len(self._node.data), bytes(size - len(self._node.data)))
 
     def close(self) -> None:
         if self._closed:
@@ -110,7 +134,7 @@ class FaultDisk:
     def after_crash(self, survival: Survival, seed: int = 0) -> FaultDisk:
         if survival == "process":
             found = FaultDisk(self.boot)
-            copies = {id(node): Node(bytearray(node.data), node.synced) for node in self._nodes()}
+            copies = {id(node): node.copy() for node in self._nodes()}
             found.names = {path: copies[id(node)] for path, node in self.names.items()}
             found.durable = {path: copies[id(node)] for path, node in self.durable.items()}
             found.renamed = list(self.renamed)
@@ -136,6 +160,7 @@ class FaultDisk:
         found = self.after_crash("process")
         for node in found.names.values():
             node.synced = bytes(node.data)
+            node.dirty.clear()
         found.durable = dict(found.names)
         found.unsynced_dirs.clear()
         return found

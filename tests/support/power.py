@@ -13,6 +13,10 @@ The rest is pending, and survives by the mode of the cut:
     tear       of each file and directory what came first; the last write in part, and perhaps zeros after it
     reorder    of each file any of the writes, in whole sectors, and zeros for the others; of each name any first part
                of its changes
+
+A sync of a file may be made to fail. The device then has any sectors of the writes that it was to cover, and a later
+sync that succeeds brings none of the others: the kernel takes them for written. Names that a failed sync of a directory
+was to cover stay pending.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from tests.support.service import Service
 
 HEAD = struct.Struct("<4sIQQQIIQ")
 assert HEAD.size == 48
-CREATE, WRITE, SIZE, RENAME, UNLINK, MKDIR, RMDIR, SYNC, SYNCED = range(1, 10)
+CREATE, WRITE, SIZE, RENAME, UNLINK, MKDIR, RMDIR, SYNC, SYNCED, FAILED = range(1, 11)
 MODES = ("drop", "keep", "tear", "reorder")
 SECTOR = 512
 _FOLDER = Path(__file__).parent / "power"
@@ -83,19 +87,21 @@ class File:
         del self.pending[:count]
         self.applied += count
 
+    def lose(self, upto: int, rng: Random) -> None:
+        """A sync has failed."""
+        count = max(upto - self.applied, 0)
+        for at, data in self.pending[:count]:
+            _apply_some(self.durable, at, data, rng, 0.5)
+        del self.pending[:count]
+        self.applied += count
+
     def survivor(self, mode: str, rng: Random) -> bytes:
         content = bytearray(self.durable)
         if mode == "drop":
             return bytes(content)
         if mode == "reorder":
             for at, data in self.pending:
-                if data is None:
-                    if rng.random() < 0.5:
-                        _apply(content, at, None)
-                    continue
-                for begin in range(0, len(data), SECTOR):
-                    if rng.random() < 0.7:
-                        _apply(content, at + begin, data[begin : begin + SECTOR])
+                _apply_some(content, at, data, rng, 0.7)
             return bytes(content)
         kept = len(self.pending) if mode == "keep" else rng.randint(0, len(self.pending))
         for each in self.pending[:kept]:
@@ -115,6 +121,17 @@ def _apply(content: bytearray, at: int, data: bytes | None) -> None:
         content += bytes(at - len(content))
     if data is not None:
         content[at : at + len(data)] = data
+
+
+def _apply_some(content: bytearray, at: int, data: bytes | None, rng: Random, share: float) -> None:
+    """Apply a size or not, and this share of the sectors of a write."""
+    if data is None:
+        if rng.random() < 0.5:
+            _apply(content, at, None)
+        return
+    for begin in range(0, len(data), SECTOR):
+        if rng.random() < share:
+            _apply(content, at + begin, data[begin : begin + SECTOR])
 
 
 @dataclass(eq=False, slots=True)
@@ -164,9 +181,11 @@ def _rename(names: dict[str, Any], changes: dict[str, Any]) -> None:
 class Device:
     """The files below a directory, as far as they are durable, and what is pending."""
 
-    def __init__(self, root: Path) -> None:
-        """All that `root` has is durable."""
-        self.root = root
+    def __init__(self, root: Path, seen: Path | None = None, rng: Random | None = None) -> None:
+        """All that `root` has is durable. `seen` is its path for the processes that are traced, if that is another one;
+        `rng` decides what the device has after a failed sync."""
+        self.root = seen or root
+        self._rng = rng or Random(0)
         self._files: dict[int, File] = {}
         self.top = self._scanned(root) if root.is_dir() else Folder()
         self._begun: dict[int, tuple[File | Folder, int, int]] = {}
@@ -195,7 +214,7 @@ class Device:
 
     def _take(self, record: Record) -> None:
         op, path = record.op, Path(record.one)
-        if op in (SYNC, SYNCED):
+        if op in (SYNC, SYNCED, FAILED):
             self._take_sync(record)
         elif op == WRITE:
             self._files[record.inode].pending.append((record.offset, record.data))
@@ -225,10 +244,16 @@ class Device:
                 return
             node = self._folder(Path(record.one)) if record.one else self._files[record.inode]
             self._begun[record.offset] = node, node.applied + len(node.pending), record.time_ns
-        elif (begun := self._begun.pop(record.offset, None)) is not None:
-            node, upto, since_ns = begun
+            return
+        begun = self._begun.pop(record.offset, None)
+        if begun is None:
+            return
+        node, upto, since_ns = begun
+        if record.op == SYNCED:
             node.sync(upto)
             self.slowest_sync_ns = max(self.slowest_sync_ns, record.time_ns - since_ns)
+        elif isinstance(node, File):
+            node.lose(upto, self._rng)
 
     def write(self, target: Path, mode: str, rng: Random) -> None:
         """Make a directory with what survives a cut now."""
@@ -255,23 +280,50 @@ def built(directory: Path) -> Path:
     return library
 
 
+class Faults:
+    """The faults of a device. They hold until they are lifted, but for syncs that are counted."""
+
+    _SET, _FAILED = struct.Struct("<iiI"), struct.Struct("<I")
+
+    def __init__(self, path: Path) -> None:
+        size = self._SET.size + self._FAILED.size
+        path.write_bytes(bytes(size))
+        with path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), size)
+
+    def set(self, *, syncs: int = 0, write_errno: int = 0, sync_s: float = 0.0) -> None:
+        """`syncs` fail, -1: all; writes fail with an error; syncs take so much longer. What is not named is lifted."""
+        self._SET.pack_into(self._shared, 0, syncs, write_errno, int(sync_s * 1e6))
+
+    @property
+    def failed(self) -> int:
+        """Syncs that have failed so far."""
+        found: int = self._FAILED.unpack_from(self._shared, self._SET.size)[0]
+        return found
+
+
 class Power:
     """The power of one service, whose directory is `directory`. `environment` is for the service."""
 
-    def __init__(self, directory: Path, rng: Random) -> None:
+    def __init__(self, directory: Path, rng: Random, root: Path | None = None, seen: Path | None = None) -> None:
+        """`root` is the data directory, by default that of a `Service`; `seen` its path for the service, if that is
+        another one."""
         self._rng = rng
         self._trace, self._boot = directory / "trace", directory / "boot_id"
-        self._root = directory / "data"
-        self._device = Device(self._root)
+        self._root = root or directory / "data"
+        self._seen = seen or self._root
+        self._device = Device(self._root, self._seen, rng)
         self._boots = 0
         self.slowest_sync_ns = 0
         self.modes = dict.fromkeys(MODES, 0)
+        self.faults = Faults(directory / "faults")
         self.environment = {
             "PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONPOWER_LIBRARY": str(built(directory)),
-            "PYTHONPOWER_ROOT": str(self._root),
+            "PYTHONPOWER_ROOT": str(self._seen),
             "PYTHONPOWER_TRACE": str(self._trace),
             "PYTHONPOWER_BOOT": str(self._boot),
+            "PYTHONPOWER_FAULTS": str(directory / "faults"),
         }
         self._next_boot()
 
@@ -291,7 +343,7 @@ class Power:
         shutil.rmtree(self._root)
         self._device.write(self._root, mode, self._rng)
         self.slowest_sync_ns = max(self.slowest_sync_ns, self._device.slowest_sync_ns)
-        self._device = Device(self._root)
+        self._device = Device(self._root, self._seen, self._rng)
         self._next_boot()
         return killed_ns
 

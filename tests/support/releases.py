@@ -1,4 +1,4 @@
-"""Golden data of releases, as data directories that a service starts from."""
+"""Golden data of releases, as data directories that a service starts from, and the packages of the last one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden.make import KEY
+from tests.support.programs import ROOT, leave_out
 
 RELEASES = sorted((Path(__file__).parents[1] / "golden" / "releases").iterdir())
+LAST = max((each.name for each in RELEASES if each.name != "next"), key=lambda name: [*map(int, name.split("."))])
+"""The last release that has a number."""
+UNTAGGED = {"0.1.0": "7fa1202627dd9c4bb3860c824a2ddcd49f7f4e59"}
+"""The commits of releases without a tag."""
+PACKAGES = ("gateway", "proto", "shardd", "supervisor")
+
+
+def packages(release: str, directory: Path) -> Path:
+    """Make a directory with the packages of a release. A test is left out if this checkout has not its history."""
+    commit = UNTAGGED.get(release, f"v{release}")
+    done = subprocess.run(["git", "archive", commit, *PACKAGES], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode != 0:
+        leave_out(f"a checkout with the history of release {release}")
+    directory.mkdir()
+    subprocess.run(["tar", "--extract"], cwd=directory, input=done.stdout, check=True)
+    return directory
 
 
 def topics(*arguments: str | Path, status: int = 0, **environment: str) -> str:

@@ -1,14 +1,17 @@
-/* A trace of all that a process does to the files below one directory. LD_PRELOAD loads it, `tests.support.power` reads
- * the trace, and `sitecustomize.py` beside it has each process of a service load it.
+/* A trace of all that a process does to the files below one directory, and faults of the device that has them.
+ * LD_PRELOAD loads it, `tests.support.power` reads the trace and sets the faults, and `sitecustomize.py` beside it has
+ * each process of a service load it.
  *
  * PYTHONPOWER_ROOT    the directory; calls on other files pass through
  * PYTHONPOWER_TRACE   the file that records are appended to, by all processes
  * PYTHONPOWER_BOOT    a file that is read in place of /proc/sys/kernel/random/boot_id
+ * PYTHONPOWER_FAULTS  a file with a `struct faults`, which the test changes while processes run
  *
  * Each call is made as it is, so the process sees its own files. A record is appended after the call, and before its
  * caller can continue: what was answered is in the trace. A sync has two records, before and after, because it covers
- * only what was written before it began. One writev on a descriptor with O_APPEND makes a record, so records of
- * processes and threads do not mix.
+ * only what was written before it began. A sync that fails is not made: its process still sees the bytes, as it does
+ * when a kernel fails to write them. One writev on a descriptor with O_APPEND makes a record, so records of processes
+ * and threads do not mix.
  *
  *     offset  size  field
  *          0     4  magic   "TPPW"
@@ -31,13 +34,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-enum op { CREATE = 1, WRITE, SIZE, RENAME, UNLINK, MKDIR, RMDIR, SYNC, SYNCED };
+enum op { CREATE = 1, WRITE, SIZE, RENAME, UNLINK, MKDIR, RMDIR, SYNC, SYNCED, FAILED };
 
 struct record {
     char magic[4];
@@ -47,6 +51,15 @@ struct record {
     uint64_t length;
 };
 _Static_assert(sizeof(struct record) == 48, "no padding");
+
+struct faults {
+    int32_t syncs;       /* so many syncs fail with EIO, -1: all */
+    int32_t write_errno; /* writes, and new files and directories, fail with it */
+    uint32_t sync_us;    /* each sync takes so much longer */
+    uint32_t failed;     /* syncs that have failed */
+};
+_Static_assert(sizeof(struct faults) == 16, "no padding");
+static struct faults none, *faults = &none;
 
 #define DESCRIPTORS 65536
 #define HIGH 1000 /* the descriptor of the trace is out of the way of those that processes choose */
@@ -67,6 +80,31 @@ __attribute__((constructor)) static void begin(void) {
     strcpy(root, below);
     strcpy(trace_path, trace);
     root_length = strlen(root);
+    const char *path = getenv("PYTHONPOWER_FAULTS");
+    int fd = path ? REAL(open64)(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    void *shared = mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    REAL(close)(fd);
+    if (shared != MAP_FAILED)
+        faults = shared;
+}
+
+/* Whether a change of a file below the root fails; then it also sets errno. */
+static int write_fails(void) {
+    int found = __atomic_load_n(&faults->write_errno, __ATOMIC_SEQ_CST);
+    if (found)
+        errno = found;
+    return found;
+}
+
+static int sync_fails(void) {
+    int32_t left = __atomic_load_n(&faults->syncs, __ATOMIC_SEQ_CST);
+    while (left > 0 && !__atomic_compare_exchange_n(&faults->syncs, &left, left - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+    if (left)
+        __atomic_add_fetch(&faults->failed, 1, __ATOMIC_SEQ_CST);
+    return left != 0;
 }
 
 static void fail(const char *what) {
@@ -165,6 +203,8 @@ static int opening(int folder, const char *path, int flags, mode_t mode) {
         path = boot_path;
     const char *name = below(folder, path, buffer);
     int existed = name && !faccessat(folder, path, F_OK, AT_SYMLINK_NOFOLLOW);
+    if (name && !existed && (flags & O_CREAT) && write_fails())
+        return -1;
     int fd = REAL(openat64)(folder, path, flags, mode);
     if (fd < 0 || fd >= DESCRIPTORS)
         return fd;
@@ -216,6 +256,8 @@ int close(int fd) {
 /* Data. `write` and `writev` leave the position at the end of what was written. */
 
 ssize_t write(int fd, const void *data, size_t size) {
+    if (is_ours(fd) && write_fails())
+        return -1;
     ssize_t taken = REAL(write)(fd, data, size);
     if (taken > 0 && is_ours(fd))
         put(WRITE, inode_of(fd), lseek64(fd, 0, SEEK_CUR) - taken, NULL, NULL, &(struct iovec){(void *)data, taken}, 1, taken);
@@ -223,6 +265,8 @@ ssize_t write(int fd, const void *data, size_t size) {
 }
 
 ssize_t writev(int fd, const struct iovec *data, int pieces) {
+    if (is_ours(fd) && write_fails())
+        return -1;
     ssize_t taken = REAL(writev)(fd, data, pieces);
     if (taken > 0 && is_ours(fd))
         put(WRITE, inode_of(fd), lseek64(fd, 0, SEEK_CUR) - taken, NULL, NULL, data, pieces, taken);
@@ -230,6 +274,8 @@ ssize_t writev(int fd, const struct iovec *data, int pieces) {
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) {
+    if (is_ours(fd) && write_fails())
+        return -1;
     ssize_t taken = REAL(pwrite64)(fd, data, size, offset);
     if (taken > 0 && is_ours(fd))
         put(WRITE, inode_of(fd), offset, NULL, NULL, &(struct iovec){(void *)data, taken}, 1, taken);
@@ -288,6 +334,8 @@ int truncate64(const char *path, off64_t size) {
 int truncate(const char *path, off_t size) { return truncate64(path, size); }
 
 int posix_fallocate64(int fd, off64_t offset, off64_t length) {
+    if (is_ours(fd) && write_fails())
+        return errno; /* it sets none itself */
     int failed = REAL(posix_fallocate64)(fd, offset, length);
     struct stat found;
     if (!failed && is_ours(fd) && !fstat(fd, &found))
@@ -333,9 +381,11 @@ int rmdir(const char *path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
 
 int mkdirat(int folder, const char *path, mode_t mode) {
     char buffer[PATH_MAX];
+    const char *name = below(folder, path, buffer);
+    if (name && faccessat(folder, path, F_OK, AT_SYMLINK_NOFOLLOW) && write_fails())
+        return -1;
     int failed = REAL(mkdirat)(folder, path, mode);
-    const char *name = failed ? NULL : below(folder, path, buffer);
-    if (name)
+    if (!failed && name)
         put(MKDIR, 0, 0, name, NULL, NULL, 0, 0);
     return failed;
 }
@@ -357,6 +407,13 @@ static int synced(int fd, int (*sync)(int)) {
     }
     /* `offset` joins the two records: the thread's. */
     put(SYNC, found.st_ino, gettid(), path, NULL, NULL, 0, 0);
+    if (faults->sync_us)
+        usleep(faults->sync_us);
+    if (sync_fails()) {
+        put(FAILED, found.st_ino, gettid(), path, NULL, NULL, 0, 0);
+        errno = EIO;
+        return -1;
+    }
     int failed = sync(fd);
     if (!failed)
         put(SYNCED, found.st_ino, gettid(), path, NULL, NULL, 0, 0);

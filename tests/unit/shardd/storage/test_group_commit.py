@@ -141,6 +141,28 @@ def test_a_sync_that_keeps_failing_makes_the_shard_read_only(shard: Harness) -> 
     assert [r["data"] for r in shard.restarted().everything("fast")] == ["acked"]
 
 
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_what_failed_syncs_left_with_the_kernel_is_written_again_by_the_next_process(
+    shard: Harness, survival: str
+) -> None:
+    """The kernel shows it and takes it for written: a sync alone would succeed, and a stop of the machine take it."""
+    shard.append("safe", "old")
+    shard.append("fast", "acked")
+    shard.disk.fail["sync"] = EIO  # type: ignore[attr-defined]
+    shard.send("append", "safe", {"records": [{"data": "perhaps"}]})
+    shard.shard.flush()
+    shard.shard.commits.sync_now()
+    assert shard.call("stats")["wal"]["read_only"] == 1
+    again = shard.restarted(shard.disk.after_crash("process"))  # type: ignore[attr-defined]
+    assert [r["data"] for r in again.everything("fast")] == ["acked"]
+    shown = [r["data"] for r in again.everything("safe")]
+    again.append("safe", "new")
+    for seed in range(8):
+        found = shard.restarted(again.disk.after_crash(survival, seed))  # type: ignore[attr-defined]
+        assert [r["data"] for r in found.everything("fast")] == ["acked"]
+        assert [r["data"] for r in found.everything("safe")] == [*shown, "new"]
+
+
 def test_the_log_rotates_and_reads_back_over_all_files() -> None:
     shard = Harness(wal_segment_bytes=4096)
     for i in range(300):

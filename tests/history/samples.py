@@ -1,0 +1,179 @@
+"""Samples of a service under load: what its processes, its disk and its answers take, one JSON object in each line.
+
+    at_s                        seconds since the first sample
+    "<process>, MB"             proportional memory of gateway, shard-00, …, fork server and supervisor
+    "<process>, descriptors"    its open files and sockets
+    "<process>, threads"
+    "disk, MB"                  blocks of the data directory
+    "topics_…"                  gauges of the service: what it holds for clients
+    "appends p50, ms" …         of the answers since the sample before, as its clients saw them
+    "health p99, ms"
+
+A sample lacks what nothing was measured of, for example of a process that was just replaced.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from tests.support.inside import descriptors, memory
+from tests.support.pulse import Pulse, answered, p99
+from tests.support.service import Service
+
+GAUGES = (
+    "topics_topics",
+    "topics_records_live",
+    "topics_http_requests_in_flight",
+    "topics_sse_connections",
+    "topics_watch_sessions",
+    "topics_cursors",
+)
+MB = 1 << 20
+Series = dict[str, list[tuple[float, float]]]
+
+
+class Latencies:
+    """Milliseconds of answers, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: list[float] = []
+
+    def add(self, ms: float) -> None:
+        with self._lock:
+            self._taken.append(ms)
+
+    def take(self) -> list[float]:
+        """All since the last call."""
+        with self._lock:
+            found, self._taken = self._taken, []
+        return found
+
+
+class Sampler(threading.Thread):
+    """Writes a sample each `every_s` until it is stopped."""
+
+    def __init__(self, service: Service, pulse: Pulse, latencies: Latencies, path: Path, every_s: float) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self._service, self._pulse, self._latencies = service, pulse, latencies
+        self._path, self._every_s = path, every_s
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        with self._path.open("w") as file:
+            while not self._stopping.wait(self._every_s):
+                sample = {"at_s": round(time.monotonic() - began, 1)} | self.sample()
+                file.write(json.dumps(sample) + "\n")
+                file.flush()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+    def sample(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, pid in processes(self._service).items():
+            found |= _of_process(name, pid)
+        found["disk, MB"] = _used_bytes(self._service.data_dir) / MB
+        found |= self._gauges()
+        appends = self._latencies.take()
+        health = answered(self._pulse.news())
+        for name, value in (
+            ("appends p50, ms", median(appends) if appends else None),
+            ("appends p99, ms", p99(appends) if appends else None),
+            ("health p99, ms", p99(beat.took_ms for beat in health) if health else None),
+        ):
+            if value is not None:
+                found[name] = round(value, 3)
+        return found
+
+    def _gauges(self) -> dict[str, float]:
+        connection = self._service.connect()
+        try:
+            connection.request("GET", "/v0/metrics", headers={"Accept": "application/json"})
+            told = json.loads(connection.getresponse().read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return {}
+        finally:
+            connection.close()
+        return {name: float(told[name]) for name in GAUGES if name in told}
+
+
+def processes(service: Service) -> dict[str, int]:
+    """The pids of the service's processes, by their names."""
+    told = service.status()
+    found = {name: int(child["pid"]) for name, child in told["children"].items() if child["pid"]}
+    assert service.process is not None
+    found["supervisor"] = service.process.pid
+    if told.get("fork_server"):
+        found["fork server"] = int(told["fork_server"])
+    return found
+
+
+def _of_process(name: str, pid: int) -> dict[str, float]:
+    """Nothing of a process that has ended."""
+    try:
+        return {
+            f"{name}, MB": round(memory(pid) / MB, 2),
+            f"{name}, descriptors": descriptors(pid),
+            f"{name}, threads": len(list(Path(f"/proc/{pid}/task").iterdir())),
+        }
+    except FileNotFoundError:
+        return {}
+
+
+def _used_bytes(directory: Path) -> int:
+    used = 0
+    for path in directory.rglob("*"):
+        try:
+            used += 512 * path.lstat().st_blocks
+        except FileNotFoundError:
+            continue  # removed meanwhile
+    return used
+
+
+def read(path: Path) -> Series:
+    """The series of a file of samples, by name."""
+    series: Series = {}
+    for line in path.read_text().splitlines():
+        sample = json.loads(line)
+        at_s = sample.pop("at_s")
+        for name, value in sample.items():
+            series.setdefault(name, []).append((at_s, value))
+    return series
+
+
+def draw(series: Series, path: Path) -> None:
+    """Write an image with a panel for each kind of series. Raises `ModuleNotFoundError` without matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    kinds: dict[str, Callable[[str], bool]] = {
+        "memory, MB": lambda name: name.endswith(", MB") and name != "disk, MB",
+        "descriptors": lambda name: name.endswith(", descriptors"),
+        "threads": lambda name: name.endswith(", threads"),
+        "disk, MB": lambda name: name == "disk, MB",
+        "held for clients": lambda name: name.startswith("topics_"),
+        "latency, ms": lambda name: name.endswith(", ms"),
+    }
+    figure, axes = pyplot.subplots(2, 3, figsize=(18, 9))
+    for axis, (title, belongs) in zip(axes.flat, kinds.items(), strict=True):
+        for name in filter(belongs, series):
+            axis.plot(*zip(*series[name], strict=True), label=name.rpartition(", ")[0] or name, linewidth=1)
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("seconds")
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
