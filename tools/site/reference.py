@@ -13,8 +13,9 @@ import topics_client
 from gateway.contract import openapi
 from gateway.contract.operations import OPERATIONS
 from gateway.observe.families import families
-from gateway.observe.metrics import Protocol, Snapshot
+from gateway.observe.metrics import Snapshot
 from proto.ipc.figures import ShardFigures
+from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
 from proto.model.limits import Limits
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +108,20 @@ def _cell(text: str) -> str:
 
 
 def metrics() -> str:
-    protocols = [Protocol(name, 0, {("PUT", "ok"): 0}) for name in ("walrus", "rog")]
-    nothing = Snapshot(["ready"], [True], 1.0, [(0, 0, 0)], [ShardFigures()], False, {}, 0, 0, 0, [1], protocols, [0])
+    protocols = [ProtocolFigures(name, 0, [("PUT", "ok", 0)]) for name in ("walrus", "rog")]
+    nothing = Snapshot(
+        phases=["ready"],
+        serving=[True],
+        progress=1.0,
+        counters=[(0, 0, 0)],
+        shard_stats=[ShardFigures()],
+        draining=False,
+        gateways=GatewayFigures(protocols=protocols),
+        max_topics=0,
+        incarnations=[1],
+        hangs=[0],
+        several_gateways=True,
+    )
     lines = ["# Metrics", "", "`GET /v0/metrics`, for Prometheus, or with `Accept: application/json` as JSON.", ""]
     lines += ["| metric | type | labels | |", "| --- | --- | --- | --- |"]
     for family in families(nothing):
