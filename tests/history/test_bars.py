@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.history.bars import BARS, run
+from tests.support.releases import LAST, has_history
 
 FAULTS = {3: (5, 25), 10: (1, 12)}
 """Of bars that are not ended by the time: power cuts are short, and machines with a bucket start slowly."""
+# Bar 11 takes the last release from the history: a checkout without it has no short run of that bar.
 
 
 def held(directory: Path, bar: int, seconds: float, scale: float, faults: int = 0) -> None:
@@ -23,7 +25,7 @@ def held(directory: Path, bar: int, seconds: float, scale: float, faults: int = 
     assert (report.faults > 0) == (bar != 1)
 
 
-@pytest.mark.parametrize("bar", BARS)
+@pytest.mark.parametrize("bar", [bar for bar in BARS if bar != 11 or has_history(LAST)])
 def test_a_short_run_breaks_no_promise(tmp_path: Path, bar: int) -> None:
     held(tmp_path, bar, 6, 0.2, faults=FAULTS.get(bar, (0, 0))[0])
 

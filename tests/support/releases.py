@@ -23,13 +23,22 @@ PACKAGES = ("gateway", "proto", "shardd", "supervisor")
 
 def packages(release: str, directory: Path) -> Path:
     """Make a directory with the packages of a release. A test is left out if this checkout has not its history."""
-    commit = UNTAGGED.get(release, f"v{release}")
-    done = subprocess.run(["git", "archive", commit, *PACKAGES], cwd=ROOT, capture_output=True, check=False)
-    if done.returncode != 0:
+    if not has_history(release):
         leave_out(f"a checkout with the history of release {release}")
+    done = subprocess.run(["git", "archive", _commit(release), *PACKAGES], cwd=ROOT, capture_output=True, check=True)
     directory.mkdir()
     subprocess.run(["tar", "--extract"], cwd=directory, input=done.stdout, check=True)
     return directory
+
+
+def has_history(release: str) -> bool:
+    """Whether this checkout has the history of a release. A shallow clone and an archive of the sources have not."""
+    asked = ["git", "cat-file", "-e", f"{_commit(release)}^{{commit}}"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def _commit(release: str) -> str:
+    return UNTAGGED.get(release, f"v{release}")
 
 
 def topics(*arguments: str | Path, status: int = 0, **environment: str) -> str:
