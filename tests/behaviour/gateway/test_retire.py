@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 
@@ -29,16 +30,24 @@ async def retire(there: Stage, over: trio.Event) -> None:
     over.set()
 
 
+async def retire_while_one_waits(
+    there: Stage, ask: Callable[..., Awaitable[object]], nursery: trio.Nursery
+) -> tuple[trio.Event, Request]:
+    """Begin to retire once a request is parked. Returns an event that is set when the gateway has retired, and the
+    request."""
+    over = trio.Event()
+    nursery.start_soon(ask, "POST", "/v0/topics/a/diff", BODY)
+    await until(lambda: any(each.op == "diff" for each in there.shards[0].requests))
+    there.nursery.start_soon(retire, there, over)
+    await until(lambda: there.gateway.flight.leaving)
+    return over, next(each for each in there.shards[0].requests if each.op == "diff")
+
+
 async def test_a_request_that_waits_gets_its_answer_and_then_the_connection_ends() -> None:
     async with stage(parks) as there, there.client() as client:
-        over = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.ask, "POST", "/v0/topics/a/diff", BODY)
-            await until(lambda: any(each.op == "diff" for each in there.shards[0].requests))
-            there.nursery.start_soon(retire, there, over)
-            await until(lambda: there.gateway.flight.leaving)
+            over, waiting = await retire_while_one_waits(there, client.ask, nursery)
             assert not over.is_set()
-            waiting = next(each for each in there.shards[0].requests if each.op == "diff")
             there.shards[0].send(Reply(waiting.id, b'{"records":[]}'))
         assert await client.ended()
         assert not over.is_set(), "it stays open until the client closes it"
@@ -73,20 +82,14 @@ async def test_a_connection_without_a_request_ends_after_a_while(monkeypatch: py
 
 async def test_a_new_connection_is_left_to_other_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LINGER_PAUSE_S", 0.05)
-    async with stage(parks) as there, there.client() as client:
-        over = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.ask, "POST", "/v0/topics/a/diff", BODY)
-            await until(lambda: any(each.op == "diff" for each in there.shards[0].requests))
-            there.nursery.start_soon(retire, there, over)
-            await until(lambda: there.gateway.flight.leaving)
-            async with there.client() as late:
-                await late.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                await trio.testing.wait_all_tasks_blocked()
-                assert len(there.gateway.server.connections) == 1
-                waiting = next(each for each in there.shards[0].requests if each.op == "diff")
-                there.shards[0].send(Reply(waiting.id, b'{"records":[]}'))
-                await over.wait()
+    async with stage(parks) as there, there.client() as client, trio.open_nursery() as nursery:
+        over, waiting = await retire_while_one_waits(there, client.ask, nursery)
+        async with there.client() as late:
+            await late.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(there.gateway.server.connections) == 1
+            there.shards[0].send(Reply(waiting.id, b'{"records":[]}'))
+            await over.wait()
 
 
 async def test_what_is_not_over_in_time_is_drained() -> None:
@@ -109,12 +112,8 @@ async def test_what_is_not_over_in_time_is_drained() -> None:
 
 async def test_a_stop_while_it_retires_drains_at_once() -> None:
     async with stage(parks) as there, there.client() as client:
-        over = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.ask, "POST", "/v0/topics/a/diff", BODY)
-            await until(lambda: any(each.op == "diff" for each in there.shards[0].requests))
-            there.nursery.start_soon(retire, there, over)
-            await until(lambda: there.gateway.flight.leaving)
+            over, _ = await retire_while_one_waits(there, client.ask, nursery)
             await there.gateway.drain()
         await over.wait()
 

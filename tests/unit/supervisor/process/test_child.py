@@ -4,31 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 import trio
 
 from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    for name in list(os.environ):
-        if name.startswith("TOPICS_"):
-            monkeypatch.delenv(name)
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))
-    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as runtime:
-        opened = Stage(tmp_path, Path(runtime))
-        try:
-            yield opened
-        finally:
-            opened.close()
-            structlog.reset_defaults()
 
 
 async def test_a_child_that_dies_is_started_again_with_a_new_endpoint(stage: Stage) -> None:

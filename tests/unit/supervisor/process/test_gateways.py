@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import trio
 
 from proto.ipc.control import FiguresWanted, Suspected
@@ -22,21 +17,6 @@ from supervisor.config.keys import Keys, read_file
 from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
 
 NAMES = ["gateway-0", "gateway-1", "gateway-2"]
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    for name in list(os.environ):
-        if name.startswith("TOPICS_"):
-            monkeypatch.delenv(name)
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))
-    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as runtime:
-        opened = Stage(tmp_path, Path(runtime))
-        try:
-            yield opened
-        finally:
-            opened.close()
-            structlog.reset_defaults()
 
 
 def children(stage: Stage) -> dict[str, Any]:

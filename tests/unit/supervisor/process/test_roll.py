@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import trio
 
 from supervisor.process.forks import GATEWAY
 from supervisor.process.service import Service
 from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    for name in list(os.environ):
-        if name.startswith("TOPICS_"):
-            monkeypatch.delenv(name)
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))
-    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as runtime:
-        opened = Stage(tmp_path, Path(runtime))
-        try:
-            yield opened
-        finally:
-            opened.close()
-            structlog.reset_defaults()
 
 
 def gateways(stage: Stage) -> dict[str, Any]:

@@ -7,9 +7,7 @@ import json
 import os
 import signal
 import socket
-import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -120,21 +118,6 @@ class Stage:
     def assert_nobody_left(self) -> None:
         pids = {entry[2] for log in self.path.glob("*.log") for entry in self.received(log.stem)}
         assert Watched(pids).wait_gone(0) == []
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    for name in list(os.environ):
-        if name.startswith("TOPICS_"):
-            monkeypatch.delenv(name)
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))
-    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as runtime:
-        opened = Stage(tmp_path, Path(runtime))
-        try:
-            yield opened
-        finally:
-            opened.close()
-            structlog.reset_defaults()
 
 
 def signal_self(number: int) -> None:
