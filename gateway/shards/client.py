@@ -11,7 +11,8 @@ import trio
 
 from gateway.http.messages import ClientGone
 from proto.ipc.control import ShardState
-from proto.ipc.link import ANSWERS_S, Link, Links, Pending, Read
+from proto.ipc.link import ANSWERS_S, Link, Pending, Read
+from proto.ipc.links import Links
 from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
 from proto.ipc.transport import MessageSocket

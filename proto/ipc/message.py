@@ -138,6 +138,10 @@ class Status(Struct, array_like=True, frozen=True):
     window: int = 0
     """The size of the send window of each asker, and of its reply window, in bytes; 0: not stated. See
     `proto.ipc.send_window`."""
+    clock_ns: int = 0
+    """Between machines: the shard's CLOCK_MONOTONIC when the packet leaves, see `proto.ipc.remote_link`."""
+    over: bool = False
+    """Between machines: the link of this asker counts as lost."""
 
 
 NO_STATUS = Status()

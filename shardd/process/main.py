@@ -33,7 +33,7 @@ from proto.ipc.control import (
 )
 from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
-from proto.ipc.link import Links
+from proto.ipc.links import Links
 from proto.ipc.operations import REGISTRAR
 from proto.ipc.transport import MessageSocket
 from proto.model.limits import Limits

@@ -1,0 +1,84 @@
+"""Links to a shard that another machine holds: one to the holder that is named last, made again after it was lost."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import trio
+
+from proto.ipc import links as links_module
+from proto.ipc.control import ShardState
+from proto.ipc.operations import StateGet
+from proto.model.errors import TopicsError
+from tests.support.holder import CLUSTER, asker, holder, reaches, until
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "AGAIN_S", 0.01)
+
+
+async def test_until_the_shard_was_heard_requests_are_refused_and_the_holder_named() -> None:
+    async with holder() as there:
+        there.router.allow({})
+        async with asker(there) as links:
+            with pytest.raises(TopicsError, match="http://b holds shard 0") as raised:
+                links.to(0)
+            assert raised.value.detail["outcome"] == "not_done"
+            there.router.allow({CLUSTER.public: "mA"})
+            await until(lambda: reaches(links))
+
+
+async def test_without_a_cluster_no_other_machine_is_asked() -> None:
+    async with holder() as there, asker(there, None) as links:
+        with pytest.raises(TopicsError, match="http://b holds shard 0"):
+            links.to(0)
+        assert links.current(0) is None
+
+
+async def test_news_of_another_holder_ends_the_link_and_its_requests() -> None:
+    async with holder() as there, holder() as heir, asker(there) as links:
+        await until(lambda: reaches(links))
+        pending = links.to(0).ask(StateGet(), "t", b"")
+        links.update([there.state()])
+        assert not pending._outcome
+        links.update([heir.state()])
+        with trio.fail_after(60), pytest.raises(TopicsError) as raised:
+            await pending.wait()
+        assert raised.value.detail["outcome"] == "unknown"
+        await until(lambda: reaches(links))
+        links.to(0).ask(StateGet(), "t", b"")
+        await until(lambda: heir.requests)
+
+
+async def test_a_holder_whose_host_has_no_address_is_tried_again() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([msgspec.structs.replace(there.state(), holder_at="tcp://nowhere.invalid:1")])
+        with pytest.raises(TopicsError):
+            links.to(0)
+        links.update([there.state()])
+        await until(lambda: reaches(links))
+
+
+async def test_a_shard_of_this_machine_takes_the_place_of_the_holder() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([ShardState(0, "replay", "ipc://own", 1)])
+        assert links.current(0) is None
+        links.update([ShardState(0, "ready", "ipc://own", 1)])
+        link = links.to(0)
+        assert link.state.phase == "ready"
+        assert not link.up
+        links.update([there.state()])
+        await until(lambda: reaches(links))
+
+
+async def test_a_lost_link_is_not_made_again_when_the_shard_has_no_holder_any_more() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([ShardState(0, "standby", "ipc://own", 1)])
+        there.cable.end_all()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert links.current(0) is None
+        assert len(there.names) == 1
