@@ -89,7 +89,7 @@ class Cluster(Struct, frozen=True):
     listen: str = ""
     """Shard: the address to hear other machines on, host:port."""
     at: str = ""
-    """Shard: the host under which they find it."""
+    """Shard: under which host they find it: `tcp://host`."""
     members: dict[str, str] = {}
     """As in `Members`."""
 

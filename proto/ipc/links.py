@@ -107,7 +107,8 @@ class Links:
         if state.phase in self._phases:
             link = Link(self, state)
             self._nursery.start_soon(link.run)
-        elif state.phase == "standby" and state.holder_key and self.cluster is not None:
+        elif self._is_remote(state):
+            assert self.cluster is not None
             link = RemoteLink(self, state, self.cluster)
             self._nursery.start_soon(self._keep, link)
         else:
@@ -138,6 +139,14 @@ class Links:
     def current(self, index: int) -> Link | None:
         """The link to a shard in any phase, or None."""
         return self._links[index]
+
+    def connecting(self, index: int) -> bool:
+        """Whether another machine holds the shard, and is not reached yet."""
+        link = self._links[index]
+        return self._is_remote(self.states[index]) and not (link is not None and link.up)
+
+    def _is_remote(self, state: ShardState) -> bool:
+        return self.cluster is not None and state.phase == "standby" and state.holder_key != ""
 
     def to(self, index: int) -> Link:
         """The link to a shard that accepts requests. Raises `503 not_ready` if the shard is not serving, or silent."""

@@ -111,6 +111,7 @@ class RemoteRouter(MessageSocket):
                 "TOPICS_CLUSTER_LISTEN"
             ) from None
         bound: str = self._socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        self.key = keys.public
         self.port = int(bound.rpartition(":")[2])
         fast: Any = super(zmq.Socket, self._socket)
         self._receive_frame: Callable[..., Any] = partial(fast.recv, copy=False)

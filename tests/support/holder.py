@@ -12,7 +12,7 @@ import trio
 
 from proto.ipc.control import Cluster, ShardState
 from proto.ipc.links import Links
-from proto.ipc.message import Reply, Request, Status
+from proto.ipc.message import Parked, Reply, Request, Status
 from proto.ipc.operations import Ping
 from proto.ipc.remote import KeyPair, RemoteRouter
 from proto.ipc.transport import Group
@@ -50,7 +50,7 @@ class Holder:
         self.router = RemoteRouter("127.0.0.1:0", self.keys, 1 << 20)
         self.router.allow({OURS.public: "mA"})
         self.ahead_s = ahead_s
-        self.over = False
+        self.silent = False
         self.router.status = self._status
         self.requests: list[tuple[bytes, Request]] = []
         self.names: list[bytes] = []
@@ -59,7 +59,7 @@ class Holder:
         self.cable.start()
 
     def _status(self) -> Status:
-        return Status(clock_ns=self.now_ns(), over=self.over)
+        return Status(clock_ns=self.now_ns(), silent=self.silent)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + int(self.ahead_s * 1e9)
@@ -71,7 +71,7 @@ class Holder:
             index, "standby", "ipc://own", 1, holder="http://b", holder_at=endpoint, holder_key=self.keys.public
         )
 
-    def answer(self, request: Request) -> Reply[Any] | None:
+    def answer(self, request: Request) -> Reply[Any] | Parked | None:
         return Reply(request.id) if isinstance(request.options, Ping) else None
 
     def take(self, group: Group) -> None:
