@@ -78,7 +78,7 @@ class Links:
                     now = time.monotonic()
                     for link in self.open():
                         link.sweep(now)
-                        if self._probing or link.up:
+                        if self._probing or isinstance(link, RemoteLink):
                             link.look(min(now - last, 2 * tick_s))
                     last = now
             finally:

@@ -48,7 +48,7 @@ MOST_UNREAD = 256
 """Packets of an asker that are read ahead; TCP holds it back then."""
 FRAME_BYTES = 4 << 20
 """What a frame of a packet has at most besides the body of a request."""
-_HANDSHAKES = 64
+_HANDSHAKES = 16
 """Questions of ZeroMQ that are answered in one turn."""
 _OF_KEY = "User-Id"
 _NOW = int(zmq.DONTWAIT)
@@ -57,7 +57,7 @@ _log: FilteringBoundLogger = structlog.get_logger()
 
 
 class RemoteError(OSError):
-    """An address that cannot be listened on. The message says which, why and what to do."""
+    """An address that cannot be used. The message says which, why and, for one of this machine, what to do."""
 
 
 class KeyPair(Struct, frozen=True):
@@ -211,7 +211,6 @@ class RemoteDealer(MessageSocket):
     def _made(self, kind: int) -> Any:
         made: Any = _dealers().socket(kind)
         _prepare(made, self._keys, "")
-        made.setsockopt(zmq.CURVE_SERVERKEY, self._server_key.encode())
         made.setsockopt(zmq.SNDHWM, 0)
         made.setsockopt(zmq.RCVHWM, 0)
         made.setsockopt(zmq.RECONNECT_IVL, -1)
@@ -222,13 +221,20 @@ class RemoteDealer(MessageSocket):
         """Later: `connect`."""
 
     async def connect(self) -> None:
-        """Begin to connect. Raises OSError if the name of the host is not known."""
+        """Begin to connect. Raises OSError if the name of the host is not known, or what was given is no address or no
+        key: it comes from another machine."""
         # ZeroMQ would look a name up in its I/O thread, where that holds up all other links.
         host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
-        found = await trio.socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        address = str(found[0][4][0])
-        self._socket.setsockopt(zmq.IPV6, int(":" in address))
-        self._socket.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
+        try:
+            if not 0 < int(port) < 65536:  # ZeroMQ would not say that it cannot connect
+                raise ValueError("no port")
+            found = await trio.socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            address = str(found[0][4][0])
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, self._server_key.encode())
+            self._socket.setsockopt(zmq.IPV6, int(":" in address))
+            self._socket.connect(f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}")
+        except (ValueError, zmq.ZMQError) as error:
+            raise RemoteError(f"{self.endpoint} cannot be connected to: {error}") from None
 
     async def lost(self) -> None:
         """Return when the connection cannot be made, or has ended."""

@@ -208,7 +208,7 @@ async def _serve(
 ) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     name = askers.named(askers.shard(start.index), start.incarnation)
-    others = links(start.shards, limits.request_timeout_ms / 1000, name, start.cluster)
+    others = links(start.shards, limits.request_timeout_ms / 1000, name)
     others.update(start.states)
     census = Census(start.askers)
     shard: Shard | None = None

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import trio
 
-from proto.ipc.control import Cluster, ShardState
+from proto.ipc.control import ShardState
 from proto.ipc.in_hand import InHand
 from proto.ipc.links import Links
 from proto.ipc.message import Message, Reply, Request
@@ -27,9 +27,9 @@ PATIENCE_S = 1.0
 """How long a request waits for a shard that is being started again."""
 
 
-def links(shards: int, timeout_s: float, name: str = "", cluster: Cluster | None = None) -> Links:
+def links(shards: int, timeout_s: float, name: str = "") -> Links:
     """To all shards, under the `name` of this one. They learn which shards there are also while it is read back."""
-    return Links(shards, timeout_s, _PHASES, name=name, cluster=cluster)
+    return Links(shards, timeout_s, _PHASES, name=name)
 
 
 class Peers:
@@ -58,8 +58,7 @@ class Peers:
 
     def reachable(self, index: int) -> bool:
         """True if shard `index` answers requests now."""
-        link = self._links.current(index)
-        return index == self.index or self._links.states[index].phase in _PHASES or (link is not None and link.up)
+        return index == self.index or self._links.states[index].phase in _PHASES
 
     @property
     def lives(self) -> tuple[str, ...]:

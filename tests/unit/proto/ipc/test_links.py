@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import structlog
 import trio
 
 from proto.ipc import links as links_module
@@ -51,10 +52,26 @@ async def test_news_of_another_holder_ends_the_link_and_its_requests() -> None:
         await until(lambda: heir.requests)
 
 
-async def test_a_holder_whose_host_has_no_address_is_tried_again() -> None:
+WRONG = {
+    "no host": {"holder_at": "tcp://nowhere.invalid:1"},
+    "no port": {"holder_at": "tcp://127.0.0.1:x"},
+    "a port too large": {"holder_at": "tcp://127.0.0.1:99999"},
+    "no address": {"holder_at": "nonsense"},
+    "no name": {"holder_at": f"tcp://{'x' * 100}.{'y' * 300}:1"},
+    "empty": {"holder_at": ""},
+    "a short key": {"holder_key": "short"},
+    "a long key": {"holder_key": "x" * 400},
+    "letters beyond ASCII": {"holder_key": "\u00e9" * 40},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_a_holder_that_is_nowhere_harms_nothing(what: str) -> None:
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
-        links.update([msgspec.structs.replace(there.state(), holder_at="tcp://nowhere.invalid:1")])
+        with structlog.testing.capture_logs() as lines:
+            links.update([msgspec.structs.replace(there.state(), **WRONG[what])])
+            await until(lambda: [line["event"] for line in lines].count("holder_not_found") > 1)
         with pytest.raises(TopicsError):
             links.to(0)
         links.update([there.state()])
