@@ -58,7 +58,8 @@ def linked(machine: str, asker: str, count: int) -> str:
 def machine_of(asker: bytes) -> str:
     """The machine of a link that another machine made, else ""."""
     machine, _, rest = asker.partition(b".")
-    return machine.decode("ascii", "replace") if machine[:1] == b"m" and rest.rpartition(b".")[2].isdigit() else ""
+    is_link = machine[:1] == b"m" and rest.rpartition(b".")[2].isdigit() and asker.isascii()
+    return machine.decode() if is_link else ""
 
 
 class Census:

@@ -147,6 +147,7 @@ class Owner(Protocol):
     timeout_s: float
     ids: Iterator[int]
     suspects: Suspects
+    unknown: dict[int, list[Request]]
     closing: bool
     read: Read
 
@@ -195,7 +196,7 @@ class Link:
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
         own_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
-        until_ns = min(deadline_ns or own_ns, own_ns) + self._ahead_ns
+        until_ns = max(min(deadline_ns or own_ns, own_ns) + self._ahead_ns, 1)
         request = Request(ident, operation, topic, body, trace.current(), until_ns)
         pending: Pending[A] = Pending(self, request, now + timeout_s)
         if self._queue or not self._window.fits(len(body)):

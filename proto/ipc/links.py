@@ -14,7 +14,7 @@ import trio
 
 from proto.ipc.control import Cluster, ShardState
 from proto.ipc.link import SILENT_S, Link, Read
-from proto.ipc.message import Reply, Status
+from proto.ipc.message import Reply, Request, Status
 from proto.ipc.remote_link import RemoteLink
 from proto.ipc.suspects import Suspects
 from proto.ipc.transport import MessageSocket
@@ -53,6 +53,8 @@ class Links:
         self.timeout_s = timeout_s
         self.ids: Iterator[int] = count(1)
         self.suspects = Suspects()
+        self.unknown: dict[int, list[Request]] = {}
+        """Requests that were sent by the last link to a shard of another machine, which was lost. By shard."""
         self.closing = False
         """True once `end_parked` was called: no request may stay parked."""
         self._opened = opened

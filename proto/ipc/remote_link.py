@@ -9,13 +9,18 @@
 is later by the transit, so a deadline that is moved by the difference is early by the transit, and never late. The
 last packet counts, since clocks drift.
 
+**Suspects** (`proto.ipc.suspects`). A shard that was started again says what its last process died over. The link
+compares that with the requests that the link before it had sent.
+
 The shard hears a ping each second. It forgets a link that is silent for longer (`shardd.process.server`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from itertools import count
+from zlib import crc32
 
 import structlog
 import trio
@@ -23,6 +28,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proto.ipc import askers
 from proto.ipc.control import Cluster, ShardState
+from proto.ipc.in_hand import Mark
 from proto.ipc.link import SILENT_S, Link, Owner
 from proto.ipc.message import Request
 from proto.ipc.operations import Ping
@@ -66,11 +72,16 @@ class RemoteLink(Link):
         except OSError as error:
             _log.warning("holder_not_found", shard=self.state.index, endpoint=self.state.holder_at, reason=str(error))
         finally:
-            if self.up:
-                _log.warning("holder_lost", shard=self.state.index, endpoint=self.state.holder_at)
-            self.up = False
             self.fail()
             self._socket.close()
+
+    def fail(self, in_hand: Iterable[Sequence[int]] = ()) -> None:
+        if self.up:
+            self.up = False
+            _log.warning("holder_lost", shard=self.state.index, endpoint=self.state.holder_at)
+            unanswered = (pending.request for pending in self.waiting.values())
+            self._owner.unknown[self.state.index] = [each for each in unanswered if each.id not in self._queue]
+        super().fail()
 
     def _ping(self) -> None:
         self._socket.send(Request(next(self._owner.ids), Ping()))
@@ -84,8 +95,16 @@ class RemoteLink(Link):
                 self._ahead_ns = packet.status.clock_ns - now_ns
         if not self.up and self._ahead_ns:
             self.up = True
+            self._suspect(group[0][1].status.died_over)
             self._owner.opened(self)
         super()._take(group)
+
+    def _suspect(self, marks: Iterable[Mark]) -> None:
+        """The shard was lost with these in hand: note those of this process."""
+        index, died_over = self.state.index, frozenset(marks)
+        unanswered = self._owner.unknown.pop(index, ())
+        requests = [each for each in unanswered if (each.id, each.deadline_ns) in died_over]
+        self._owner.suspects.died(index, crc32(self.state.holder_key.encode()), requests)
 
     def look(self, elapsed_s: float) -> None:
         """End a tick of `elapsed_s`: count silence, and send a ping."""

@@ -230,7 +230,8 @@ async def _serve(
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census, remote)
+            died_over = [(ident, deadline_ns) for ident, deadline_ns in start.states[start.index].in_hand]
+            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census, remote, died_over)
             await nursery.start(server.run)
             await nursery.start(peers.run)
             if copy.holder is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from proto.ipc.askers import Census, machine_of
-from proto.ipc.in_hand import InHand
+from proto.ipc.in_hand import InHand, Mark
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.remote import RemoteRouter
 from proto.ipc.transport import Group, MessageSocket
@@ -38,6 +38,8 @@ ROOM_RETRY = 1.0
 """Seconds between checkpoints that are made because the disk is nearly full."""
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
+DIED_OVER_S = 60.0
+"""For how long a shard tells other machines what its last process died over."""
 UNHEARD_S = 5.0
 """An asker on another machine that has sent nothing for so long is gone. It sends a ping each second."""
 _Result = TypeVar("_Result")
@@ -56,9 +58,10 @@ class Server:
         in_hand: InHand | None = None,
         census: Census | None = None,
         remote: RemoteRouter | None = None,
+        died_over: Sequence[Mark] = (),
     ) -> None:
         """One of `shards`. `serving` says at each moment whether requests may be answered; None: always. `remote` hears
-        the askers of other machines."""
+        the askers of other machines, who hear what the last process of this shard `died_over`."""
         self._shard = shard
         self._in_hand = in_hand or InHand()
         self._memory_bytes, self._shards = limits.memory_bytes, shards
@@ -67,7 +70,8 @@ class Server:
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
         self._remote = remote
         if remote is not None:
-            remote.status = partial(_with_clock, socket.status)
+            remote.status = self._remote_status
+            self._died_over = died_over
         send = self._send if remote is None else self._send_either
         if serving is not None:
             send = partial(_send_if, serving, send)
@@ -188,9 +192,15 @@ class Server:
         if gone:
             self._shard.flush()
 
+    def _remote_status(self) -> Status:
+        return msgspec.structs.replace(self._socket.status(), clock_ns=time.monotonic_ns(), died_over=self._died_over)
+
     async def _forget_lost(self, remote: RemoteRouter) -> None:
+        told_until = time.monotonic() + DIED_OVER_S
         while True:
             await trio.sleep(1)
+            if time.monotonic() > told_until:
+                self._died_over = ()
             lost = remote.forget_lost(UNHEARD_S)
             for peer in lost:
                 self._census.lost(peer)
@@ -294,10 +304,6 @@ def _send_if(
             ),
         )
     send(message, peer)
-
-
-def _with_clock(status: Callable[[], Status]) -> Status:
-    return msgspec.structs.replace(status(), clock_ns=time.monotonic_ns())
 
 
 def _status_if(serving: Callable[[], bool], status: Callable[[], Status]) -> Status:

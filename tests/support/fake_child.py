@@ -51,7 +51,6 @@ from proto.ipc.control import (
 )
 from proto.process.orphan import die_with_parent
 
-
 MEMBERS = {"a key": "mOther"}
 
 

@@ -51,6 +51,7 @@ class Holder:
         self.router.allow({OURS.public: "mA"})
         self.ahead_s = ahead_s
         self.silent = False
+        self.died_over: list[tuple[int, int]] = []
         self.router.status = self._status
         self.requests: list[tuple[bytes, Request]] = []
         self.names: list[bytes] = []
@@ -59,7 +60,7 @@ class Holder:
         self.cable.start()
 
     def _status(self) -> Status:
-        return Status(clock_ns=self.now_ns(), silent=self.silent)
+        return Status(clock_ns=self.now_ns(), silent=self.silent, died_over=self.died_over)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + int(self.ahead_s * 1e9)

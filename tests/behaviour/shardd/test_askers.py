@@ -16,7 +16,7 @@ from proto.ipc.askers import Census, linked
 from proto.ipc.message import Message, Packet, Parked, Reply, Request, Status, Taken
 from proto.model.limits import Limits
 from proto.model.memory_shares import SMALLEST_WINDOW
-from shardd.process.server import Server
+from shardd.process.server import DIED_OVER_S, Server
 from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation
 from tests.support.harness import Harness
@@ -286,6 +286,21 @@ def test_a_status_for_another_machine_has_the_time_at_which_it_leaves() -> None:
     before = time.monotonic_ns()
     assert before <= scene.remote.status().clock_ns <= time.monotonic_ns()
     assert scene.socket.status().clock_ns == 0
+
+
+async def test_other_machines_hear_for_a_minute_what_the_last_process_died_over(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, marks = Scene(), [(7, 10**12)]
+    scene.server._died_over = marks
+    monkeypatch.setattr(time, "monotonic", trio.current_time)
+    with trio.move_on_after(DIED_OVER_S / 2):
+        await scene.server._forget_lost(scene.remote)  # type: ignore[arg-type]
+    assert scene.remote.status().died_over == marks
+    assert scene.socket.status().died_over == ()
+    with trio.move_on_after(DIED_OVER_S + 2):
+        await scene.server._forget_lost(scene.remote)  # type: ignore[arg-type]
+    assert scene.remote.status().died_over == ()
 
 
 def test_a_later_link_ends_what_the_earlier_one_had_asked_for() -> None:

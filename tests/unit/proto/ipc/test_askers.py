@@ -91,6 +91,8 @@ def test_gateways_of_other_machines_count_while_they_have_a_link() -> None:
         (b"g0.1", ""),
         (b"s12.3", ""),
         (b"spare.1", ""),
+        (b"mA.\xff.1", ""),
+        (b"m\xff.g0.1", ""),
         (b"mA", ""),
         (b"mA.g0", ""),
         (b"mA.g0.", ""),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ import trio
 from proto.ipc import links as links_module
 from proto.ipc import remote
 from proto.ipc.link import SILENT_S, Link, Pending
+from proto.ipc.links import Links
 from proto.ipc.message import Reply
 from proto.ipc.operations import StateGet
 from proto.model.errors import TopicsError
-from tests.support.holder import asker, holder, reaches, until
+from tests.support.holder import CLUSTER, asker, holder, reaches, until
 
 LARGE = bytes(8 << 20)
 
@@ -26,6 +29,15 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(link: Link, body: bytes = b"") -> Pending[Any]:
     return link.ask(StateGet(), "t", body)
+
+
+@asynccontextmanager
+async def asker_of_nobody() -> AsyncIterator[Links]:
+    links = Links(1, 60.0, name="g0.1", cluster=CLUSTER)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(links.run)
+        yield links
+        nursery.cancel_scope.cancel()
 
 
 async def outcome(pending: Pending[Any]) -> Any:
@@ -78,6 +90,16 @@ async def test_a_transit_makes_a_deadline_earlier_by_as_much() -> None:
         assert -6e9 < ask(link).request.deadline_ns - before < -4e9
 
 
+async def test_a_packet_that_comes_late_from_a_shard_that_has_just_booted_gives_a_deadline_that_is_over() -> None:
+    async with holder(10 - time.monotonic()) as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        link = links.to(0)
+        link._ahead_ns -= 3600 * 10**9
+        pending = ask(link)
+        assert pending.request.deadline_ns == 1
+        await until(lambda: there.requests)
+
+
 async def test_when_the_cable_is_cut_what_was_sent_is_unknown_at_once_and_the_rest_not_done() -> None:
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
@@ -107,6 +129,31 @@ async def test_the_next_link_has_a_higher_number_and_gets_nothing_of_the_earlier
         there.router.send(Reply(fresh.id, b"fresh"), there.names[1])
         with trio.fail_after(60):
             assert (await fresh.reply()).body == b"fresh"
+
+
+async def test_a_request_that_was_in_hand_at_two_deaths_of_the_shard_is_not_sent_again() -> None:
+    bodies = [b"innocent", b"deadly"]
+    async with asker_of_nobody() as links:
+        for death in range(2):
+            async with holder() as there:
+                links.update([there.state()])
+                await until(lambda: reaches(links))
+                pending = [ask(links.to(0), body) for body in bodies]
+                await until(lambda there=there: len(there.requests) == 2)
+                marks = [(request.id, request.deadline_ns) for _, request in there.requests]
+                there.cable.whole = False
+                there.cable.end_all()
+                assert [await outcome(each) for each in pending] == ["unknown"] * 2
+            async with holder() as there:
+                there.died_over = marks[1:]
+                links.update([there.state()])
+                await until(lambda: reaches(links))
+                ask(links.to(0), bodies[0])
+                if death:
+                    with pytest.raises(TopicsError, match="died 2 times over this request"):
+                        ask(links.to(0), bodies[1])
+                else:
+                    ask(links.to(0), bodies[1])
 
 
 async def test_a_cable_that_loses_everything_fails_the_link_when_its_time_is_over(

@@ -1,4 +1,4 @@
-"""Membership: a machine shows itself while it runs, hears of the others, and waits for nothing that the store delays."""
+"""Membership: a machine shows itself while it runs, hears of the others, and waits for no delayed call of the store."""
 
 from __future__ import annotations
 
