@@ -37,6 +37,8 @@ from proto.ipc.transport import Group
 
 _log: FilteringBoundLogger = structlog.get_logger()
 _numbers = count(1)
+_NEWS = frozenset({"down", "open", "standby", "failed"})
+"""Phases in which a machine that does not hold the shard may know of no holder. A link stays meanwhile."""
 
 
 class RemoteLink(Link):
@@ -46,19 +48,18 @@ class RemoteLink(Link):
 
     def __init__(self, owner: Owner, state: ShardState, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._holder = state.holder_at, state.holder_key
         super().__init__(owner, state)
 
     def _made_socket(self) -> RemoteDealer:
-        cluster, state = self._cluster, self.state
+        cluster, (at, key) = self._cluster, self._holder
         name = askers.linked(cluster.machine, self._owner.name, next(_numbers))
-        return RemoteDealer(state.holder_at, name, KeyPair(cluster.public, cluster.secret), state.holder_key)
+        return RemoteDealer(at, name, KeyPair(cluster.public, cluster.secret), key)
 
     def serves(self, state: ShardState, phases: frozenset[str]) -> bool:
-        return state.phase == "standby" and self._holder(state) == self._holder(self.state)
-
-    @staticmethod
-    def _holder(state: ShardState) -> tuple[str, str]:
-        return state.holder_at, state.holder_key
+        # The process of this machine that follows the shard may die, and knows no holder until it has looked.
+        unknown = not state.holder_key and state.phase in _NEWS
+        return unknown or (state.phase == "standby" and (state.holder_at, state.holder_key) == self._holder)
 
     async def run(self) -> None:
         try:
@@ -70,7 +71,7 @@ class RemoteLink(Link):
                     await self._socket.lost()
                     nursery.cancel_scope.cancel()
         except OSError as error:
-            _log.warning("holder_not_found", shard=self.state.index, endpoint=self.state.holder_at, reason=str(error))
+            _log.warning("holder_not_found", shard=self.state.index, endpoint=self._holder[0], reason=str(error))
         finally:
             self.fail()
             self._socket.close()
@@ -78,7 +79,7 @@ class RemoteLink(Link):
     def fail(self, in_hand: Iterable[Sequence[int]] = ()) -> None:
         if self.up:
             self.up = False
-            _log.warning("holder_lost", shard=self.state.index, endpoint=self.state.holder_at)
+            _log.warning("holder_lost", shard=self.state.index, endpoint=self._holder[0])
             unanswered = (pending.request for pending in self.waiting.values())
             self._owner.unknown[self.state.index] = [each for each in unanswered if each.id not in self._queue]
         super().fail()
@@ -104,7 +105,7 @@ class RemoteLink(Link):
         index, died_over = self.state.index, frozenset(marks)
         unanswered = self._owner.unknown.pop(index, ())
         requests = [each for each in unanswered if (each.id, each.deadline_ns) in died_over]
-        self._owner.suspects.died(index, crc32(self.state.holder_key.encode()), requests)
+        self._owner.suspects.died(index, crc32(self._holder[1].encode()), requests)
 
     def look(self, elapsed_s: float) -> None:
         """End a tick of `elapsed_s`: count silence, and send a ping."""

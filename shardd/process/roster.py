@@ -58,9 +58,16 @@ async def _obey(link: ControlLink) -> None:
 
 async def main(descriptor: int) -> int:
     """Keep the roster until the supervisor sends `Stop`. Returns the exit status."""
+    link = ControlLink.inherited(descriptor)
+    try:
+        return await _keep(link)
+    finally:
+        await link.aclose()
+
+
+async def _keep(link: ControlLink) -> int:
     from shardd.replication.store import StoreError
 
-    link = ControlLink.inherited(descriptor)
     start = await link.receive()
     if not isinstance(start, Start):
         return 1

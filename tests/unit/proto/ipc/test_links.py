@@ -91,6 +91,20 @@ async def test_a_shard_of_this_machine_takes_the_place_of_the_holder() -> None:
         await until(lambda: reaches(links))
 
 
+@pytest.mark.parametrize("phase", ["down", "open", "standby", "failed"])
+async def test_while_the_process_that_follows_the_shard_is_away_the_link_to_the_holder_stays(phase: str) -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        pending = links.to(0).ask(StateGet(), "t", b"")
+        for state in (ShardState(0, phase), ShardState(0, "open", "ipc://next", 2), there.state()):
+            links.update([state])
+            assert reaches(links)
+            links.to(0).ask(StateGet(), "t", b"")
+        await until(lambda: len(there.requests) == 4)
+        assert not pending._outcome
+        assert len(there.names) == 1
+
+
 async def test_a_lost_link_is_not_made_again_when_the_shard_has_no_holder_any_more() -> None:
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
