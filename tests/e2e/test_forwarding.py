@@ -218,6 +218,21 @@ def test_when_a_shard_of_the_holder_is_killed_the_link_is_made_again(pair: tuple
     until(lambda: forwards(two), "the other one to forward", PATIENCE_S)
 
 
+def test_while_the_processes_that_follow_the_shards_are_away_requests_are_passed_on(
+    pair: tuple[Service, Service],
+) -> None:
+    _, two = pair
+    done(two, "PUT", "/v0/topics/t", FSYNC)
+    pids = {name: two.status()["children"][name]["pid"] for name in ("shard-00", "shard-01")}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    for number in range(20):
+        publish(two, "t", number)
+    until(lambda: forwards(two), "a machine that forwards", PATIENCE_S)
+    assert all(two.status()["children"][name]["pid"] != pid for name, pid in pids.items())
+    assert records(two, "t") == list(range(20))
+
+
 def test_a_holder_that_is_stopped_fails_what_was_sent_in_seconds(pair: tuple[Service, Service]) -> None:
     one, two = pair
     done(two, "PUT", "/v0/topics/t", FSYNC)

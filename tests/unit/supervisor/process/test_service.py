@@ -223,6 +223,23 @@ async def test_shards_hear_the_members_that_the_roster_reports_also_after_it_has
     stage.assert_nobody_left()
 
 
+async def test_a_gateway_hears_where_the_holder_of_a_shard_is(stage: Stage) -> None:
+    def told() -> Any:
+        states = [entry[1]["states"] for entry in stage.received("gateway-0") if entry[1].get("states")]
+        return states and [(each["phase"], each["holder_at"], each["holder_key"]) for each in states[-1]]
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="follows:1"), [])
+            await eventually((stage.path / "gateway-0.log").exists)
+            await eventually(lambda: told() == [("ready", "", ""), ("standby", "tcp://b:1", "the key")])
+            os.kill(stage.status()["children"]["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] == 2)
+            signal_self(signal.SIGTERM)
+    starts = [entry[1]["states"] for entry in stage.received("shard-1") if entry[0] == "Start"]
+    assert starts[1][1]["holder_key"] == "", "a new process has to look again"
+
+
 async def test_a_roster_that_cannot_start_keeps_nothing_from_serving(stage: Stage) -> None:
     statuses: list[int] = []
     with trio.fail_after(DEADLINE_S):
