@@ -146,7 +146,7 @@ class Status(Struct, array_like=True, frozen=True):
     """Between machines: the shard's CLOCK_MONOTONIC when the packet leaves, see `proto.ipc.remote_link`."""
     over: bool = False
     """Between machines: the link of this asker counts as lost."""
-    died_over: Sequence[tuple[int, int]] = ()
+    died_over: tuple[tuple[int, int], ...] = ()
     """Between machines: what the last process of the shard died over, if that was a short time ago; see
     `proto.ipc.in_hand`."""
 

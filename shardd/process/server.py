@@ -71,7 +71,7 @@ class Server:
         self._remote = remote
         if remote is not None:
             remote.status = self._remote_status
-            self._died_over = died_over
+            self._died_over = tuple(died_over)
         send = self._send if remote is None else self._send_either
         if serving is not None:
             send = partial(_send_if, serving, send)

@@ -51,7 +51,7 @@ class Holder:
         self.router.allow({OURS.public: "mA"})
         self.ahead_s = ahead_s
         self.silent = False
-        self.died_over: list[tuple[int, int]] = []
+        self.died_over: tuple[tuple[int, int], ...] = ()
         self.router.status = self._status
         self.requests: list[tuple[bytes, Request]] = []
         self.names: list[bytes] = []

@@ -291,7 +291,7 @@ def test_a_status_for_another_machine_has_the_time_at_which_it_leaves() -> None:
 async def test_other_machines_hear_for_a_minute_what_the_last_process_died_over(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, marks = Scene(), [(7, 10**12)]
+    scene, marks = Scene(), ((7, 10**12),)
     scene.server._died_over = marks
     monkeypatch.setattr(time, "monotonic", trio.current_time)
     with trio.move_on_after(DIED_OVER_S / 2):

@@ -145,7 +145,7 @@ async def test_a_request_that_was_in_hand_at_two_deaths_of_the_shard_is_not_sent
                 there.cable.end_all()
                 assert [await outcome(each) for each in pending] == ["unknown"] * 2
             async with holder() as there:
-                there.died_over = marks[1:]
+                there.died_over = (marks[1],)
                 links.update([there.state()])
                 await until(lambda: reaches(links))
                 ask(links.to(0), bodies[0])
