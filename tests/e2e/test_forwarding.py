@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_roles import machine, records, stands_by
+from tests.support.bucket import S3Server
 from tests.support.events import Watch
 from tests.support.protocols import RogWire, WalrusWire, ports
 from tests.support.service import Service, until
@@ -71,8 +72,16 @@ def started(one: Service, two: Service) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Service, Service]]:
-    """The holder, and a machine that forwards to it."""
+    """The holder, and a machine that forwards to it. The parameter is more settings, or `s3`."""
     more = getattr(request, "param", {})
+    if more == "s3":
+        with S3Server() as store:
+            yield from machines(tmp_path, {"TOPICS_BUCKET": store.url, **store.environment})
+    else:
+        yield from machines(tmp_path, more)
+
+
+def machines(tmp_path: Path, more: dict[str, str]) -> Iterator[tuple[Service, Service]]:
     one, two = (machine(tmp_path, name, **HEARS, **more) for name in ("one", "two"))
     try:
         started(one, two)
@@ -82,6 +91,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Servi
         two.close()
 
 
+@pytest.mark.parametrize("pair", [{}, "s3"], ids=["directory", "s3"], indirect=True)
 def test_what_a_client_asks_of_one_machine_is_done_by_the_other(pair: tuple[Service, Service]) -> None:
     one, two = pair
     for number in range(6):  # of both shards
@@ -134,7 +144,9 @@ def test_jobs_long_polls_and_streams_take_the_same_way(pair: tuple[Service, Serv
 
 
 @pytest.mark.parametrize(
-    "pair", [{"TOPICS_WALRUS_LISTEN": "127.0.0.1:0", "TOPICS_ROG_LISTEN": "127.0.0.1:0"}], indirect=True
+    "pair",
+    [{"TOPICS_WALRUS_LISTEN": "127.0.0.1:0", "TOPICS_ROG_LISTEN": "127.0.0.1:0"}],
+    indirect=True,
 )
 def test_walrus_and_rog_take_the_same_way(pair: tuple[Service, Service]) -> None:
     one, two = pair
