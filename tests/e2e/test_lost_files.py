@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -63,9 +64,11 @@ def test_the_trouble_of_a_topic_stays_with_it(tmp_path: Path, what: str) -> None
         files = until(lambda: sorted(_bad(folder)), "segments of the topic")
         if "cold" in what:
             data = tmp_path / "data"  # the shard has taken a cold segment into use when it removes the one it copied
+            number = itertools.count()
 
             def moved() -> bool:
-                _write(service, "good", 1)  # a checkpoint moves what earlier ones sealed, and needs writes
+                # A checkpoint moves what earlier ones sealed, and needs writes. A topic of one write has none to move.
+                _write(service, f"small-{next(number)}", 1)
                 return len(_bad(cold)) > len(_bad(data))
 
             until(moved, "segments read from the cold folder")
