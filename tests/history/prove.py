@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from tests.history import bars, damage
+from tests.history.bar import Violation
 from topics_history.__main__ import lines
 
 CUTS_OF_A_SERVICE = 25
@@ -50,7 +51,11 @@ def _service(options: argparse.Namespace, seed: int, faults: int) -> int:
     directory = Path(tempfile.mkdtemp(prefix="topics-prove-"))
     lasts = f"{faults} faults" if faults else f"{options.minutes:g} minutes"
     print(f"bar {options.bar}, {lasts}, seed {seed}, {options.clients} clients, in {directory}")
-    outcome = bars.run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients, faults=faults)
+    try:
+        outcome = bars.run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients, faults=faults)
+    except Violation as violation:
+        print(f"{violation}\nthe history is {directory / 'history.jsonl'}")
+        return 1
     report = outcome.report
     print("\n".join(lines(report)))
     print(f"{outcome.seconds:.0f} s; back within {outcome.longest_back_s:.1f} s; slowest {outcome.slowest_s:.1f} s")
