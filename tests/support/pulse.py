@@ -62,11 +62,6 @@ def _parsed(text: str) -> list[Beat]:
     return [Beat(float(at), float(took), float(late), int(status)) for at, took, late, status in words]
 
 
-def answered(found: Iterable[Beat]) -> list[Beat]:
-    """The beats that were answered."""
-    return [beat for beat in found if beat.status == 200]
-
-
 def outside(down: Sequence[tuple[float, float]], found: Iterable[Beat]) -> list[Beat]:
     """The beats that do not overlap one of the times `down`."""
     return [
