@@ -29,6 +29,8 @@ class Hunt:
     """What runs of a bar have shown."""
 
     bar: int
+    seed: int = 1
+    """That of the first run. Each other one has the next."""
     broken: Counter[str] = field(default_factory=Counter)
     """Violations by promise."""
     errors: list[str] = field(default_factory=list)
@@ -36,12 +38,13 @@ class Hunt:
     runs: int = 0
 
     def run(self, directory: Path, source: Path | None = None) -> None:
-        """Run the bar once more, with the next seed."""
+        """Run the bar once more."""
+        seed = self.seed + self.runs
         self.runs += 1
         at = directory / f"run{self.runs}"
         at.mkdir()
         try:
-            self.broken.update(run(at, self.bar, RUN_S, self.runs, scale=SCALE, source=source).report.counts)
+            self.broken.update(run(at, self.bar, RUN_S, seed, scale=SCALE, source=source).report.counts)
         except Violation as violation:
             self.broken[violation.promise] += 1
         except Exception as error:
@@ -57,7 +60,8 @@ class Hunt:
 def hunted(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> tuple[bool, Hunt]:
     """Whether the mutant was found in time, and what its runs have shown."""
     source = made(mutant, directory / "source")
-    hunt, ends, found = Hunt(mutant.bar), time.monotonic() + within_s, False
+    hunt, found = Hunt(mutant.bar, mutant.seed), False
+    ends = time.monotonic() + within_s
     while not found and time.monotonic() < ends:
         hunt.run(directory, source)
         found = any(hunt.broken[promise] for promise in mutant.promises)
