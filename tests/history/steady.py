@@ -117,7 +117,7 @@ class Others(Crowd):
 
     def turn(self) -> None:
         kinds = (self._append, self._job, self._work, self._come_and_go, self._list, self._watch)
-        self.rng.choices(kinds, (6, 4, 4, 3, 2, 0.1))[0]()
+        self.rng.choices(kinds, (6, 4, 4, 3, 2, 0.2))[0]()
         self.stopping.wait(self.rng.random() * 0.04)
 
     def _ask(self, method: str, path: str, body: Any = None, *, absent: bool = False) -> Any:
@@ -186,7 +186,7 @@ class Others(Crowd):
         try:
             connection.request("GET", f"/v0/watch/{told['wid']}")
             response = connection.getresponse()
-            for _ in range(self.rng.randrange(1, 20)):
+            for _ in range(self.rng.randrange(1, 8)):
                 if self.stopping.is_set():
                     return
                 if response.status != 200 or not response.readline():
