@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk
@@ -47,10 +48,11 @@ class RecoveryError(ShardError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A valid frame: its header and bytes, and the progress of the scan in bytes."""
+    """A valid frame: its header and bytes, a copy that keeps no file in memory; and the progress of the scan in
+    bytes."""
 
     header: Header
-    buffer: memoryview
+    buffer: Buffer
     done_bytes: int
     total_bytes: int
 
@@ -173,9 +175,10 @@ def scan(
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
                 outcome.replayed_records += header.count
-                yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
+                yield Found(header, bytes(view[offset : offset + header.length]), done + offset + header.length, total)
             offset += header.length
         done += len(view)
+        del view  # before the next file is read
         outcome.resume = name
     if files:
         _refuse_short_log(directory / name, offset, outcome, after_no, empty)

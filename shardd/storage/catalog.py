@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,10 @@ def load(
             problem, contents = _read(bytes(disk.read(path)))
         except CatalogError as error:
             raise CatalogError(f"{path}: {error}") from None
+        except OSError as error:
+            if error.errno != EIO:
+                raise
+            problem, contents = "not readable", None
         if contents is not None:
             wrong = mismatch(number, contents, owner)
             if wrong:
