@@ -34,9 +34,10 @@ from pathlib import Path
 
 import xxhash
 
-from proto.format.frame import HEADER, FrameError, Header, check
+from proto.format.frame import FrameError, Header
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
+from shardd.storage.read_ahead import ReadAhead
 from shardd.storage.segment import Segment, chained, mark_at
 from shardd.storage.segment_check import ends_as_written
 from shardd.topic.topic import Topic
@@ -82,13 +83,11 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
 
 def _frames(disk: Disk, path: Path, offset: int = 0) -> Iterator[tuple[Header, bytes]]:
     """The intact frames of a file from an offset on. Blocks. Raises OSError."""
-    size = disk.size(path)
+    file = ReadAhead(disk, path)
     try:
-        while offset < size:
-            length = Header(disk.read_part(path, offset, HEADER.size)).length
-            frame = disk.read_part(path, offset, min(length, size - offset))
-            yield check(frame), frame
-            offset += length
+        while offset < file.size:
+            yield (each := file.frame(offset))
+            offset += each[0].length
     except FrameError:
         pass
 

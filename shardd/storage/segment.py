@@ -49,6 +49,7 @@ from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.read_ahead import READ_AHEAD, ReadAhead
 from shardd.storage.remnant import Remnants
 
 ENTRY = struct.Struct("<QQIIqqQII")
@@ -56,7 +57,6 @@ MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
 MARK_MASK = 0xFFFF_FFFF
-READ_AHEAD = 128 << 10
 PARTS_BYTES = 8 << 20
 
 
@@ -330,19 +330,18 @@ def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
 
 def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     """The entries of the first `size` bytes as the frames have them. Raises `SegmentError` for damage, OSError."""
-    view = disk.read(segment.data_path)
-    if len(view) < size:
-        raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
+    file = ReadAhead(disk, segment.data_path)
+    if file.size < size:
+        raise SegmentError(f"{segment.data_path} has {file.size} bytes, but the catalog says {size} belong to it")
     entries: list[Entry] = []
     offset = 0
     while offset < size:
         try:
-            header = check(view, offset)
+            header, frame = file.frame(offset)
             if header.kind != Kind.BATCH:
                 raise FrameError(f"a frame of kind {header.kind} in a segment")
         except FrameError as error:
             raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
-        frame = view[offset : offset + header.length]
         batch = Batch(frame, header.first_seq, decode_batch(frame, header))
         entries.append(
             Entry(
@@ -354,7 +353,7 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
                 batch.last_ts,
                 batch.size,
                 header.flags_at,
-                mark_at(view, offset + header.flags_at),
+                mark_at(frame, header.flags_at),
             )
         )
         offset += header.length
@@ -377,16 +376,13 @@ def mark_at(view: Buffer, flags_at: int) -> int:
 def _tails(disk: Disk, segment: Segment, entries: list[Entry]) -> list[bytes]:
     """Checksum and delete flags of the frames at the places that the entries name; empty where there can be none.
     Raises `SegmentError`, OSError."""
-    tails, start, data = [], 0, b""
+    tails, file = [], ReadAhead(disk, segment.data_path)
     for entry in entries:
-        at, size = entry.offset + entry.flags_at - CHECKSUM.size, CHECKSUM.size + entry.count
-        if not HEADER.size < entry.flags_at <= entry.length:
-            size = 0
-        elif not start <= at <= start + len(data) - size:
-            start, data = at, disk.read_part(segment.data_path, at, max(size, READ_AHEAD))
-            if len(data) < size:
-                raise SegmentError(f"{segment.data_path} ends in the frame at offset {entry.offset}")
-        tails.append(data[at - start : at - start + size] if size else b"")
+        there = HEADER.size < entry.flags_at <= entry.length
+        size = CHECKSUM.size + entry.count if there else 0
+        tails.append(file.part(entry.offset + entry.flags_at - CHECKSUM.size, size) if there else b"")
+        if len(tails[-1]) < size:
+            raise SegmentError(f"{segment.data_path} ends in the frame at offset {entry.offset}")
     return tails
 
 
