@@ -98,6 +98,7 @@ class Gateway:
             askers.named(
                 askers.SPARE if start.index == start.gateways else askers.gateway(start.index), start.incarnation
             ),
+            start.cluster,
         )
         self.keyring = Keyring(start.keys)
         self._know(start.keys or (), start.places)

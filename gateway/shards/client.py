@@ -10,8 +10,9 @@ from typing import TypeVar
 import trio
 
 from gateway.http.messages import ClientGone
-from proto.ipc.control import ShardState
-from proto.ipc.link import ANSWERS_S, Link, Links, Pending, Read
+from proto.ipc.control import Cluster, ShardState
+from proto.ipc.link import ANSWERS_S, Link, Pending, Read
+from proto.ipc.links import Links
 from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
 from proto.ipc.transport import MessageSocket
@@ -47,6 +48,7 @@ class Shards:
         request_timeout_ms: int,
         read: Read = MessageSocket.read,
         name: str = "",
+        cluster: Cluster | None = None,
     ) -> None:
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
@@ -65,10 +67,11 @@ class Shards:
             probing=True,
             read=read,
             name=name,
+            cluster=cluster,
         )
         self._heard: list[Link | None] = [None] * shards
         self._updated = trio.Event()
-        """Set, and replaced, at every report of the supervisor."""
+        """Set, and replaced, at every report of the supervisor, and when a shard is heard that was not."""
         self.complete = trio.Event()
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
@@ -78,6 +81,10 @@ class Shards:
         """Take over the states that the supervisor sent."""
         self.links.update(states)
         self._look_whether_complete()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Have requests that wait for a shard look at it again."""
         self._updated.set()
         self._updated = trio.Event()
 
@@ -105,10 +112,11 @@ class Shards:
         if link is not self._heard[index]:
             self._heard[index] = link
             self._look_whether_complete()
+            self._look_again()
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
-        return link is not None and link is self._heard[index] and self.states[index].phase == "ready"
+        return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")
 
     def answering(self, index: int) -> bool:
         """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""
@@ -135,8 +143,9 @@ class Shards:
         return shard_of(topic, len(self.states))
 
     def returns(self, index: int) -> bool:
-        """Whether a shard that has served is being started again."""
-        return self.states[index].phase in _STARTING and self._heard[index] is not None
+        """Whether a shard that has served is being started again, or the link to its holder is being made."""
+        away = self.states[index].phase in _STARTING or self.links.connecting(index)
+        return away and self._heard[index] is not None
 
     async def returned(self, index: int) -> None:
         """Wait, up to `PATIENCE_S`, until a shard that returns serves. A request that was not sent may wait for it."""

@@ -6,6 +6,8 @@ front of each of its packets:
     g<index>.<incarnation>    a gateway
     s<index>.<incarnation>    a shard that asks other shards
     spare.<incarnation>       a gateway that serves only while the others are replaced; it divides no window
+    m<nonce>.<name>.<number>  a link of a process on another machine, whose supervisor made the nonce at its start. The
+                              number of a later link of that name is higher; the earlier link is gone then
 
 ZeroMQ does not report the end of a peer. The supervisor does:
 
@@ -47,12 +49,27 @@ def named(name: str, incarnation: int) -> str:
     return f"{name}.{incarnation}"
 
 
+def linked(machine: str, asker: str, count: int) -> str:
+    """Name of an asker's `count`-th link to other machines."""
+    name, _, incarnation = asker.rpartition(".")
+    return named(f"{machine}.{name}", (int(incarnation) << 32) + count)
+
+
+def machine_of(asker: bytes) -> str:
+    """The machine of a link that another machine made, else ""."""
+    machine, _, rest = asker.partition(b".")
+    is_link = machine[:1] == b"m" and rest.rpartition(b".")[2].isdigit() and asker.isascii()
+    return machine.decode() if is_link else ""
+
+
 class Census:
     """Which askers are gone, as far as a shard knows."""
 
     def __init__(self, first: Mapping[str, int]) -> None:
         """`first` has the first incarnation of each process that may live, as `proto.ipc.control.Askers`."""
         self._first: dict[bytes, int] = {}
+        self._remote: set[bytes] = set()
+        """Names of askers of other machines that have a link."""
         self.changed: Callable[[], object] = lambda: None
         """Called after each report."""
         self.update(first)
@@ -63,6 +80,21 @@ class Census:
             self._first[name.encode()] = max(known, incarnation)
         self.changed()
 
+    def met(self, asker: bytes) -> None:
+        """An asker of another machine has sent a message: its earlier links are gone."""
+        name, _, number = asker.rpartition(b".")
+        if number.isdigit() and int(number) > self._first.get(name, 0):
+            self._first[name] = int(number)
+            self._remote.add(name)
+            self.changed()
+
+    def lost(self, asker: bytes) -> None:
+        """A link of another machine is gone."""
+        name, _, number = asker.rpartition(b".")
+        if int(number) >= self._first.get(name, 0):
+            self._first[name] = int(number) + 1
+            self._remote.discard(name)
+
     def gone(self, asker: bytes) -> bool:
         """Whether the process of this asker has ended."""
         name, _, incarnation = asker.rpartition(b".")
@@ -70,5 +102,6 @@ class Census:
 
     @property
     def gateways(self) -> int:
-        """Number of gateways that the reports name; at least 1."""
-        return max(sum(name.startswith(b"g") for name in self._first), 1)
+        """Number of gateways that the reports name, and of those of other machines that ask; at least 1."""
+        ours = sum(name.startswith(b"g") for name in self._first)
+        return max(ours + sum(b".g" in name for name in self._remote), 1)

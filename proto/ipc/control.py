@@ -65,6 +65,10 @@ class ShardState(Struct, frozen=True):
     """In phase `standby`, what is damaged in the bucket."""
     in_hand: list[list[int]] = []
     """Until the shard serves again: what its last process died over, see `proto.ipc.in_hand`."""
+    holder_at: str = ""
+    """In phase `standby`, the endpoint at which the holder hears other machines; "" if it hears none."""
+    holder_key: str = ""
+    """The public key of the holder's process at that endpoint."""
 
     @property
     def progress(self) -> float:
@@ -72,6 +76,25 @@ class ShardState(Struct, frozen=True):
         if self.phase == "ready":
             return 1.0
         return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 0.0
+
+
+class Cluster(Struct, frozen=True):
+    """What a process needs to hear other machines, and to be heard. See `proto.ipc.remote`."""
+
+    machine: str
+    """Begins the names of this machine's askers: `m` and a nonce of its supervisor."""
+    public: str
+    """The key pair of its askers."""
+    secret: str
+    listen: str = ""
+    """Shard: the address to hear other machines on, host:port."""
+    at: str = ""
+    """Shard: under which host they find it: `tcp://host`."""
+    members: dict[str, str] = {}
+    """As in `Members`."""
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.machine}, {self.public})"
 
 
 class Start(Struct, frozen=True, tag=True):
@@ -115,6 +138,8 @@ class Start(Struct, frozen=True, tag=True):
     """Descriptor of the memory of `proto.ipc.gateway_page`, -1 where there is one gateway."""
     places: list[int] = []
     """As in `Keys`."""
+    cluster: Cluster | None = None
+    """None if no other machine is to be heard or asked."""
 
 
 class Keys(Struct, frozen=True, tag=True):
@@ -157,6 +182,16 @@ class Progress(Struct, frozen=True, tag=True):
     """As in `ShardState`. 0 leaves it as it was."""
     damage: str = ""
     """As in `ShardState`."""
+    holder_at: str = ""
+    """As in `ShardState`."""
+    holder_key: str = ""
+    """As in `ShardState`."""
+
+
+class Members(Struct, frozen=True, tag=True):
+    """Roster, and shard: the machines whose askers are heard, by public key."""
+
+    machines: dict[str, str]
 
 
 class Ready(Struct, frozen=True, tag=True): ...
@@ -236,6 +271,7 @@ Control = (
     | Shards
     | Askers
     | Progress
+    | Members
     | Ready
     | Complete
     | Drain

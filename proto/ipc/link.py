@@ -1,6 +1,6 @@
-"""Links: the connection to each incarnation of a shard, and the requests that wait for its replies.
+"""Link: the connection to one incarnation of a shard, and the requests that wait for its replies.
 
-The gateway has links to all shards; a shard has links to the others.
+`proto.ipc.links` has those to all shards.
 
 **Deadlines.** A link abandons a request that is not answered within `timeout_s`. The deadline sent with the request is
 earlier, by a fifth of `timeout_s` or five seconds, whichever is less. A shard starts no request past its deadline. The
@@ -19,8 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import structlog
 import trio
@@ -49,7 +48,6 @@ else:
 _log: FilteringBoundLogger = structlog.get_logger()
 Outcome = Reply[A] | Parked | TopicsError
 
-_SWEEP_S = 1.0
 ANSWERS_S = 3.0
 """A shard that has been silent for longer does not count as answering."""
 SILENT_S = 10.0
@@ -138,15 +136,38 @@ class Pending(Generic[A]):
         self.link.cancel(self.id)
 
 
+Read = Callable[[MessageSocket, Callable[[Group], object]], Awaitable[None]]
+"""Passes the messages of a socket to a function until it is cancelled."""
+
+
+class Owner(Protocol):
+    """All links of a process: `proto.ipc.links`."""
+
+    name: str
+    timeout_s: float
+    ids: Iterator[int]
+    suspects: Suspects
+    unknown: dict[int, list[Request]]
+    closing: bool
+    read: Read
+
+    def opened(self, link: Link) -> object: ...
+
+    def heard(self, link: Link, status: Status, replies: list[Reply]) -> None: ...
+
+
 class Link:
     """The connection to one incarnation of one shard."""
 
-    def __init__(self, owner: Links, state: ShardState) -> None:
+    up = False
+    """Whether it reaches a shard that another machine holds."""
+
+    def __init__(self, owner: Owner, state: ShardState) -> None:
         self.state = state
         self.waiting: dict[int, Pending] = {}
         self.scope = trio.CancelScope()
         self._owner = owner
-        self._socket = MessageSocket.dealer(state.endpoint, owner.name)
+        self._socket = self._made_socket()
         self._closed = False
         self._window = Window()
         self._queue: dict[int, Request] = {}
@@ -157,6 +178,15 @@ class Link:
         self._probed = False
         self.silent_s = 0.0
         """Seconds without an answer since the link sent a ping."""
+        self._ahead_ns = 0
+        """By how much the shard's CLOCK_MONOTONIC is ahead of this machine's."""
+
+    def _made_socket(self) -> MessageSocket:
+        return MessageSocket.dealer(self.state.endpoint, self._owner.name)
+
+    def serves(self, state: ShardState, phases: frozenset[str]) -> bool:
+        """Whether this link is the one for a shard in this state."""
+        return self.state.endpoint == state.endpoint and (state.phase in phases or state.phase == "stopping")
 
     def ask(self, operation: Operation[A], topic: str, body: bytes, deadline_ns: int = 0) -> Pending[A]:
         """Send a request. `deadline_ns` is an earlier deadline that it has, 0 for none."""
@@ -166,7 +196,8 @@ class Link:
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
         own_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
-        request = Request(ident, operation, topic, body, trace.current(), min(deadline_ns or own_ns, own_ns))
+        until_ns = max(min(deadline_ns or own_ns, own_ns) + self._ahead_ns, 1)
+        request = Request(ident, operation, topic, body, trace.current(), until_ns)
         pending: Pending[A] = Pending(self, request, now + timeout_s)
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
@@ -301,146 +332,16 @@ class Link:
         died_over = [p.request for p, deadline_ns in sent if p is not None and p.request.deadline_ns == deadline_ns]
         self._owner.suspects.died(self.state.index, self.state.incarnation, died_over)
         self._closed = True
-        self._queue.clear()
+        unsent, self._queue = self._queue, {}
         self.scope.cancel()
         waiting, self.waiting = self.waiting, {}
         for pending in waiting.values():
+            was_sent = pending.id not in unsent
+            known = "it answered; the request may have taken effect" if was_sent else "the request was sent"
             pending.resolve(
                 not_ready(
-                    f"shard {self.state.index} went away before it answered; the request may have taken effect",
+                    f"shard {self.state.index} went away before {known}",
                     shard=self.state.index,
-                    outcome="unknown",
+                    outcome="unknown" if was_sent else "not_done",
                 )
             )
-
-
-Read = Callable[[MessageSocket, Callable[[Group], object]], Awaitable[None]]
-"""Passes the messages of a socket to a function until it is cancelled."""
-
-
-class Links:
-    """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
-
-    `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
-    incarnation of a shard, with the shard's status and the replies, before they are delivered. `read` reads the
-    sockets. `name` is the asker's (`proto.ipc.askers`).
-    """
-
-    def __init__(
-        self,
-        shards: int,
-        timeout_s: float,
-        phases: Iterable[str] = ("ready",),
-        opened: Callable[[Link], object] = lambda link: None,
-        heard: Callable[[Link, Status, list[Reply]], object] = lambda link, status, replies: None,
-        *,
-        probing: bool = False,
-        read: Read = MessageSocket.read,
-        name: str = "",
-    ) -> None:
-        self.read = read
-        self.name = name
-        self.states = [ShardState(index) for index in range(shards)]
-        self.timeout_s = timeout_s
-        self.ids: Iterator[int] = count(1)
-        self.suspects = Suspects()
-        self.closing = False
-        """True once `end_parked` was called: no request may stay parked."""
-        self.opened = opened
-        self.on_update: Callable[[], object] = lambda: None
-        """Called after each `update`."""
-        self._heard = heard
-        self._probing = probing
-        self._phases = frozenset(phases)
-        self._links: list[Link | None] = [None] * shards
-        self.updated = trio.Event()
-        """Set, and replaced, at every report of the supervisor."""
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self.update(self.states)
-            task_status.started()
-            try:
-                tick_s, last = min(_SWEEP_S, self.timeout_s / 4), time.monotonic()
-                while True:
-                    await trio.sleep(tick_s)
-                    now = time.monotonic()
-                    for link in self.open():
-                        link.sweep(now)
-                        if self._probing:
-                            link.look(min(now - last, 2 * tick_s))
-                    last = now
-            finally:
-                self._nursery = None
-
-    def update(self, states: list[ShardState]) -> None:
-        """Apply the states that the supervisor reports. A shard with a new endpoint gets a new link. The waiters of the
-        old link fail, because no answer can reach them any more."""
-        for state in states:
-            self.states[state.index] = state
-            link = self._links[state.index]
-            if link is not None:
-                if link.state.endpoint == state.endpoint and (state.phase in self._phases or state.phase == "stopping"):
-                    link.state = state
-                    continue
-                self._links[state.index] = None
-                link.fail(state.in_hand)
-            if state.phase in self._phases and self._nursery is not None:
-                fresh = self._links[state.index] = Link(self, state)
-                self._nursery.start_soon(fresh.run)
-        self.updated.set()
-        self.updated = trio.Event()
-        self.on_update()
-
-    def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
-        if link is self._links[link.state.index]:
-            self._heard(link, status, replies)
-
-    def open(self) -> Iterator[Link]:
-        """The existing links."""
-        return (link for link in self._links if link is not None)
-
-    def current(self, index: int) -> Link | None:
-        """The link to a shard in any phase, or None."""
-        return self._links[index]
-
-    def to(self, index: int) -> Link:
-        """The link to a shard that accepts requests. Raises `503 not_ready` if the shard is not serving, or silent."""
-        link = self._links[index]
-        state = self.states[index]
-        if link is None or state.phase not in self._phases:
-            raise not_ready(
-                f"shard {index} cannot start, and is tried again now and then; the service's log says why"
-                if state.phase == "failed"
-                else f"this machine is a standby: {state.holder} holds shard {index}"
-                if state.phase == "standby" and state.holder
-                else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
-                shard=index,
-                phase=state.phase,
-                replay_progress=self.progress,
-                outcome="not_done",
-            )
-        if link.silent_s >= SILENT_S:
-            raise not_ready(
-                f"shard {index} has not answered for {link.silent_s:.0f} s and gets no more requests until it does; "
-                "this one was not carried out",
-                shard=index,
-                phase=state.phase,
-                outcome="not_done",
-            )
-        return link
-
-    @property
-    def progress(self) -> float:
-        """Completed fraction of the boot, 0.0–1.0, weighted by the bytes each shard has to read."""
-        weights = [max(state.total_bytes, 1) for state in self.states]
-        done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
-        return round(done / sum(weights), 4) if weights else 1.0
-
-    def end_parked(self) -> None:
-        """End every parked request with `503 shutting_down`, and every one that parks from now on."""
-        self.closing = True
-        for link in self.open():
-            link.end_parked()

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from proto.errors import ProtoError
 from proto.ipc.operations import NAMES, AnyAnswer, AnyOperation
@@ -56,8 +56,12 @@ class MessageError(ProtoError):
     """Bytes that are not a packet of this version: the peer is another program or another release."""
 
 
+_Unsigned = Annotated[int, Meta(ge=0)]
+"""Shards keep it as u64 (`proto.ipc.in_hand`)."""
+
+
 class Request(Struct, Generic[Op], array_like=True, tag=1):
-    id: int
+    id: _Unsigned
     options: Op
     """The operation: query parameters and what the gateway knows about the client."""
     topic: str = ""
@@ -65,7 +69,7 @@ class Request(Struct, Generic[Op], array_like=True, tag=1):
     body: bytes = b""
     traceparent: str = ""
     """W3C traceparent, if the client sent one."""
-    deadline_ns: int = 0
+    deadline_ns: _Unsigned = 0
     """In ns of CLOCK_MONOTONIC, which all processes of a machine share; 0: none."""
     ignored: Sequence[str] = []
     """Unknown fields of the body, which the answer names in `ignored`. The shard sets it."""
@@ -112,7 +116,7 @@ class Cancel(Struct, array_like=True, tag=4):
 
 
 class Taken(Struct, array_like=True, tag=5):
-    id: int
+    id: _Unsigned
     """Bytes received, not a request id."""
     body: ClassVar[bytes] = b""
 
@@ -138,6 +142,13 @@ class Status(Struct, array_like=True, frozen=True):
     window: int = 0
     """The size of the send window of each asker, and of its reply window, in bytes; 0: not stated. See
     `proto.ipc.send_window`."""
+    clock_ns: int = 0
+    """Between machines: the shard's CLOCK_MONOTONIC when the packet leaves, see `proto.ipc.remote_link`."""
+    over: bool = False
+    """Between machines: the link of this asker counts as lost."""
+    died_over: tuple[tuple[int, int], ...] = ()
+    """Between machines: what the last process of the shard died over, if that was a short time ago; see
+    `proto.ipc.in_hand`."""
 
 
 NO_STATUS = Status()

@@ -1,4 +1,4 @@
-"""Transport: ZeroMQ for trio. The only module that imports zmq.
+"""Transport: ZeroMQ for trio. `proto.ipc.remote` has the sockets between machines; no other module imports zmq.
 
 **Turns.** A message is queued when it is sent, and leaves in a packet (`proto.ipc.message`) with all others that its
 socket has for the same peer at the end of the turn. A turn is what happens between two waits of the process: steps, or
@@ -53,16 +53,10 @@ class MessageSocket:
     """
 
     def __init__(self, kind: int, endpoint: str, name: str = "") -> None:
-        self._socket: Any = zmq.Context.instance().socket(kind)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket: Any = self._made(kind)
         if name:
             self._socket.setsockopt(zmq.ROUTING_ID, name.encode())
-        if kind == zmq.ROUTER:
-            self._socket.bind(endpoint)
-        else:
-            self._socket.connect(endpoint)
+        self._attach(kind, endpoint)
         self._routes = kind == zmq.ROUTER
         # The methods of zmq's own class cost twice as much as those of its base.
         fast: Any = super(zmq.Socket, self._socket)
@@ -80,6 +74,20 @@ class MessageSocket:
         """Makes the status that each packet carries."""
         self.on_input: Callable[[], object] = lambda: None
         """Called when the turn's `flush` finds input of which the descriptor will not tell. `read` sets it."""
+
+    def _made(self, kind: int) -> Any:
+        """A ZeroMQ socket with its options, neither bound nor connected."""
+        made: Any = zmq.Context.instance().socket(kind)
+        made.setsockopt(zmq.LINGER, 0)
+        made.setsockopt(zmq.SNDHWM, 0)
+        made.setsockopt(zmq.RCVHWM, 0)
+        return made
+
+    def _attach(self, kind: int, endpoint: str) -> None:
+        if kind == zmq.ROUTER:
+            self._socket.bind(endpoint)
+        else:
+            self._socket.connect(endpoint)
 
     @classmethod
     def dealer(cls, endpoint: str, name: str = "") -> MessageSocket:
@@ -167,13 +175,18 @@ class MessageSocket:
                 count += len(packet.messages)
             except MessageError as error:
                 # The packets of the others must not fail with it; its own requests time out.
-                _log.error("message_refused", endpoint=self.endpoint, reason=str(error))
+                count += 1
+                self._refuse(peer, str(error))
             if not self._get(_EVENTS) & _INPUT:  # costs less than the exception
                 return group
             if count > MAX_TICK - MAX_PACKET:
                 self._more = True
                 return group
             frames = self._receive_frames()
+
+    def _refuse(self, peer: bytes, reason: str) -> None:
+        """A packet of this peer cannot be read."""
+        _log.error("message_refused", endpoint=self.endpoint, reason=reason)
 
     def _receive_frames(self) -> list[bytes]:
         frames = [self._receive(_NOW)]

@@ -22,6 +22,7 @@ from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 
 if TYPE_CHECKING:
+    from proto.ipc.remote import RemoteRouter
     from shardd.replication.role import Role
     from shardd.replication.shipper import Holder
     from shardd.replication.store import Store
@@ -55,14 +56,14 @@ class Copy:
         self.role: Role | None = None
         self.holder: Holder | None = None
 
-    def begin(self) -> None:
-        """Raises `BucketError`."""
+    def begin(self, remote: RemoteRouter | None = None) -> None:
+        """`remote` is where the shard hears other machines. Raises `BucketError`."""
         if not self._limits.bucket:
             return
         from shardd.replication.store import StoreError
 
         try:
-            self._begin_role(self._store())
+            self._begin_role(self._store(), remote)
         except StoreError as error:
             raise BucketError(str(error)) from None
 
@@ -71,7 +72,7 @@ class Copy:
 
         return open_bucket(self._limits.bucket, self._limits.bucket_key_file, self._limits.bucket_encrypt)
 
-    def _begin_role(self, store: Store) -> None:
+    def _begin_role(self, store: Store, remote: RemoteRouter | None) -> None:
         from shardd.replication.attach import FORMAT, Service, Settings, check_service
         from shardd.replication.messages import Timing
         from shardd.replication.objects import Objects
@@ -82,8 +83,9 @@ class Copy:
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
+        heard = () if remote is None or start.cluster is None else (f"{start.cluster.at}:{remote.port}", remote.key)
         objects = Objects(
-            store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings
+            store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )
         local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
         service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)

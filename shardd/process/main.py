@@ -21,7 +21,9 @@ from proto.ipc.control import (
     EXIT_DEPOSED,
     EXIT_PERMANENT,
     Askers,
+    Cluster,
     Failed,
+    Members,
     Ping,
     Pong,
     Progress,
@@ -33,8 +35,9 @@ from proto.ipc.control import (
 )
 from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
-from proto.ipc.link import Links
+from proto.ipc.links import Links
 from proto.ipc.operations import REGISTRAR
+from proto.ipc.remote import KeyPair, RemoteError, RemoteRouter
 from proto.ipc.transport import MessageSocket
 from proto.model.limits import Limits
 from proto.process.core_dumps import leave_no_core
@@ -81,7 +84,14 @@ def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total:
     return done, total, None
 
 
-async def _obey(link: ControlLink, others: Links, census: Census, copy: bucket.Copy, scope: trio.CancelScope) -> None:
+async def _obey(
+    link: ControlLink,
+    others: Links,
+    census: Census,
+    copy: bucket.Copy,
+    remote: RemoteRouter | None,
+    scope: trio.CancelScope,
+) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
@@ -92,6 +102,8 @@ async def _obey(link: ControlLink, others: Links, census: Census, copy: bucket.C
             copy.told(message.states)
         elif isinstance(message, Askers):
             census.update(message.first)
+        elif isinstance(message, Members) and remote is not None:
+            remote.allow(message.machines)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -125,7 +137,9 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
     """Report who holds the shard, at each change, until it may be opened."""
     assert copy.role is not None
     while not copy.role.held.is_set():
-        await link.send(Progress("standby", 0, 0, copy.role.holder, damage=copy.role.damage))
+        holder, damage = copy.role.holder, copy.role.damage
+        at = () if holder is None else (holder.endpoint, holder.key)
+        await link.send(Progress("standby", 0, 0, holder.shown if holder else "", 0, damage, *at))
         news = trio.Event()
         copy.role.changed = news.set
         await news.wait()
@@ -163,21 +177,35 @@ async def main(descriptor: int) -> int:
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = start.limits
     copy = bucket.Copy(start, path, limits)
+    remote: RemoteRouter | None = None
     try:
-        copy.begin()
-    except bucket.BucketError as error:
+        remote = _listen(start.cluster, limits)
+        copy.begin(remote)
+    except (bucket.BucketError, RemoteError) as error:
         await _failed(link, start.index, error)
         return EXIT_PERMANENT
     copy.told(start.states)
     async with trio.open_nursery() as nursery:
         if copy.role is not None:
             nursery.start_soon(copy.role.run)  # also while the shard is closed: its term ends last
-        status = await _serve(link, start, copy, path, limits)
+        status = await _serve(link, start, copy, path, limits, remote)
         nursery.cancel_scope.cancel()
     return status
 
 
-async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
+def _listen(cluster: Cluster | None, limits: Limits) -> RemoteRouter | None:
+    """Listen to other machines, before the shard has a term: the term says where. Handshakes wait until the shard is
+    open. Raises `RemoteError`."""
+    if cluster is None:
+        return None
+    remote = RemoteRouter(cluster.listen, KeyPair.new(), limits.max_body_bytes)
+    remote.allow(cluster.members)
+    return remote
+
+
+async def _serve(
+    link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits, remote: RemoteRouter | None
+) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     name = askers.named(askers.shard(start.index), start.incarnation)
     others = links(start.shards, limits.request_timeout_ms / 1000, name)
@@ -187,7 +215,7 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
     failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, others, census, copy, serving)
+            nursery.start_soon(_obey, link, others, census, copy, remote, serving)
             try:
                 shard, total = await _open(copy, path, limits, link)
             except (RecoveryError, bucket.BucketError, OSError) as error:
@@ -202,7 +230,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census)
+            died_over = [(ident, deadline_ns) for ident, deadline_ns in start.states[start.index].in_hand]
+            server = Server(shard, socket, limits, start.shards, copy.serving, in_hand, census, remote, died_over)
             await nursery.start(server.run)
             await nursery.start(peers.run)
             if copy.holder is not None:
@@ -220,6 +249,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
+    if remote is not None:
+        remote.close()  # what other machines have sent is unknown to them from now on
     if failed:
         return EXIT_PERMANENT
     if shard is not None:

@@ -13,7 +13,7 @@ import trio
 
 from proto.ipc.control import ShardState
 from proto.ipc.in_hand import InHand
-from proto.ipc.link import Links
+from proto.ipc.links import Links
 from proto.ipc.message import Message, Reply, Request
 from proto.ipc.operations import Operation
 from proto.model.names import shard_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
@@ -17,9 +17,10 @@ import msgspec
 import structlog
 import trio
 
-from proto.ipc.askers import Census
-from proto.ipc.in_hand import InHand
+from proto.ipc.askers import Census, machine_of
+from proto.ipc.in_hand import InHand, Mark
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
+from proto.ipc.remote import RemoteRouter
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
@@ -37,6 +38,10 @@ ROOM_RETRY = 1.0
 """Seconds between checkpoints that are made because the disk is nearly full."""
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
+DIED_OVER_S = 60.0
+"""For how long a shard tells other machines what its last process died over."""
+UNHEARD_S = 5.0
+"""An asker on another machine that has sent nothing for so long is gone. It sends a ping each second."""
 _Result = TypeVar("_Result")
 _Respond = Callable[[Message], None]
 log = structlog.get_logger()
@@ -52,15 +57,24 @@ class Server:
         serving: Callable[[], bool] | None = None,
         in_hand: InHand | None = None,
         census: Census | None = None,
+        remote: RemoteRouter | None = None,
+        died_over: Sequence[Mark] = (),
     ) -> None:
-        """One of `shards`. `serving` says at each moment whether requests may be answered; None: always."""
+        """One of `shards`. `serving` says at each moment whether requests may be answered; None: always. `remote` hears
+        the askers of other machines, who hear what the last process of this shard `died_over`."""
         self._shard = shard
         self._in_hand = in_hand or InHand()
         self._memory_bytes, self._shards = limits.memory_bytes, shards
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
-        send = self._send if serving is None else partial(_send_if, serving, self._send)
+        self._remote = remote
+        if remote is not None:
+            remote.status = self._remote_status
+            self._died_over = tuple(died_over)
+        send = self._send if remote is None else self._send_either
+        if serving is not None:
+            send = partial(_send_if, serving, send)
         self._census = census or Census({})
         self._census.changed = self._reported
         self._responds: dict[bytes, _Respond] = {}
@@ -91,14 +105,24 @@ class Server:
             nursery.start_soon(self._maintain)
             nursery.start_soon(self._sample)
             nursery.start_soon(self._socket.read, self._handle)
+            if self._remote is not None:
+                nursery.start_soon(self._remote.read, self._handle)
+                nursery.start_soon(self._forget_lost, self._remote)
             task_status.started()
 
-    def _send(self, message: Message, peer: bytes) -> None:
+    def _send(self, message: Message, peer: bytes, socket: MessageSocket | None = None) -> None:
         """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; its change was made."""
+        socket = socket or self._socket
         try:
-            self._socket.send(message, peer)
+            socket.send(message, peer)
         except Exception:
-            self._socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
+            socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
+
+    def _send_either(self, message: Message, peer: bytes) -> None:
+        self._send(message, peer, self._socket_of(peer))
+
+    def _socket_of(self, peer: bytes) -> MessageSocket:
+        return self._remote if self._remote is not None and machine_of(peer) else self._socket
 
     def _handle(self, group: Group) -> None:
         for peer, packet in group:
@@ -140,7 +164,7 @@ class Server:
         """Use another size of windows from now on, and state it to each asker. See `proto.ipc.send_window`."""
         self._shard.window = self._replies.most = self._window()
         for peer, respond in self._responds.items():
-            self._socket.tell_status(peer)
+            self._socket_of(peer).tell_status(peer)
             self._taken(0, peer, respond)
         self._settle()
 
@@ -148,7 +172,11 @@ class Server:
         """How to answer an asker that sends for the first time. None if it is gone: what it left in the socket counts
         no more."""
         if self._census.gone(peer):
+            if self._remote is not None and machine_of(peer):
+                self._remote.tell_over(peer)  # it lives, and may ask again by another link
             return None
+        if machine_of(peer):
+            self._census.met(peer)
         respond = self._responds[peer] = partial(self._replies.send, peer)
         return respond
 
@@ -163,6 +191,21 @@ class Server:
             log.info("asker_gone", asker=peer.decode(), deferred=len(deferred))
         if gone:
             self._shard.flush()
+
+    def _remote_status(self) -> Status:
+        return msgspec.structs.replace(self._socket.status(), clock_ns=time.monotonic_ns(), died_over=self._died_over)
+
+    async def _forget_lost(self, remote: RemoteRouter) -> None:
+        told_until = time.monotonic() + DIED_OVER_S
+        while True:
+            await trio.sleep(1)
+            if time.monotonic() > told_until:
+                self._died_over = ()
+            lost = remote.forget_lost(UNHEARD_S)
+            for peer in lost:
+                self._census.lost(peer)
+            if lost:
+                self._reported()
 
     def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
         if peer in self._deferred or self._replies.full(peer):

@@ -90,6 +90,15 @@ class Term(Struct, frozen=True, omit_defaults=True):
     ttl_ms: int = 0
     shards: int = 0
     encrypt: bool | None = None
+    endpoint: str = ""
+    """Where the holder hears the askers of other machines; "" if it hears none."""
+    key: str = ""
+    """The public key of the holder's process at that endpoint."""
+
+    @property
+    def shown(self) -> str:
+        """What to call the holder."""
+        return self.address or self.machine
 
     @property
     def settings(self) -> Settings:

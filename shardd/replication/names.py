@@ -1,6 +1,7 @@
 """Names of the objects of a service in its bucket.
 
     service.json                         what this prefix holds; created once
+    members/<machine>                    which machines there are (`members`); replaced
     shard-07/terms/<number>              the holders of the shard; created once each
     shard-07/alive/<number>              a sign of life of a term's holder; replaced
     shard-07/log/<number>                parts of the log, and fences (`parts`); created once each
@@ -13,6 +14,7 @@ Numbers have 20 decimal digits, so names sort as numbers do.
 from __future__ import annotations
 
 SERVICE = "service.json"
+MEMBERS = "members/"
 
 
 def number_of(name: str) -> int | None:

@@ -62,7 +62,10 @@ class Objects:
         address: str,
         now_ms: Callable[[], int],
         settings: Settings = UNKNOWN,
+        endpoint: str = "",
+        key: str = "",
     ) -> None:
+        """`endpoint` and `key` as in `Term`."""
         self.store = store
         self.names = ShardNames(index)
         self.heads = Heads(store, self.names)
@@ -70,6 +73,7 @@ class Objects:
         self._machine = machine
         self._address = address
         self._settings = settings
+        self._endpoint, self._key = endpoint, key
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._replaced_part = 0
@@ -96,7 +100,8 @@ class Objects:
             case Look(replaced):
                 return self._look(replaced)
             case CreateTerm(term):
-                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address, *self._settings)
+                of = self._nonce, self._machine, self._now_ms(), self._address, *self._settings
+                made = Term(term, *of, self._endpoint, self._key)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):
                 self.store.put(self.names.alive(term), b"%d" % counter)
@@ -249,10 +254,10 @@ class Objects:
             self.store.put(SERVICE, msgspec.json.encode(wanted))
 
     @property
-    def holder(self) -> str:
-        """Address of the machine of the newest term that was read."""
+    def holder(self) -> Term | None:
+        """The newest term that was read, unless it was damaged."""
         term = self._terms.get(max(self._terms, default=0))
-        return "" if term is None else term.address or term.machine
+        return term if term is not None and term.shown else None
 
     def newest_head(self) -> Head | None:
         """Raises `StoreError`."""

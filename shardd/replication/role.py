@@ -26,6 +26,7 @@ import trio
 
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
+from shardd.replication.attach import Term
 from shardd.replication.log_reader import Frames
 from shardd.replication.messages import (
     Answer,
@@ -130,10 +131,9 @@ class Role:
         self.waits = replication.awaited
         """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-        self._by_hand = False
+        self._by_hand = self._held_last = False
         self._alone = False
         """Whether the shard was opened without a term."""
-        self._held_last = False
         self.replica: Replica | None = None
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
@@ -145,8 +145,8 @@ class Role:
         self.error: Exception | None = None
         self.reason = ""
         """Why the role is over, if this process did not end it."""
-        self.holder = ""
-        """Address of the machine that holds the shard, as far as is known, if it is another one."""
+        self.holder: Term | None = None
+        """The term of the machine that holds the shard, as far as is known, if it is another one."""
         self.damage = ""
         """The known damage in the bucket."""
         self.changed: Callable[[], None] = lambda: None
@@ -306,7 +306,7 @@ class Role:
 
     def _look_for_holder(self) -> None:
         waits = self._protocol.state is ReplicaState.STANDBY and self._protocol.waits_for_another
-        holder = self.objects.holder if waits else ""
+        holder = self.objects.holder if waits else None
         damage = str(self.objects.damage)
         if (holder, damage) != (self.holder, self.damage):
             self.holder, self.damage = holder, damage

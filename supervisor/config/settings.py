@@ -70,6 +70,13 @@ class Settings(Limits, frozen=True, kw_only=True):
     rog_listen: Annotated[
         str, Meta(description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
     ] = ""
+    cluster_listen: Annotated[
+        str,
+        Meta(
+            description="host:port to hear the service's other machines on, that of shard 0; the others take the next "
+            "ones; port 0: any; empty: nowhere"
+        ),
+    ] = ""
     data_dir: Annotated[Path, Meta(description="directory that holds everything")] = DATA_DIR
     shards: Annotated[
         int | None,

@@ -16,7 +16,7 @@ import trio
 from proto.process import log
 from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings, unknown_variables
-from supervisor.process import listener
+from supervisor.process import cluster, listener
 from supervisor.process.audit_file import AuditFile, AuditFileError
 from supervisor.process.child import environment_for_children, now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest
@@ -38,6 +38,7 @@ class _Opened:
     runtime: RuntimeDir
     listening: socket.socket
     protocols: Protocols
+    cluster: cluster.Address | None = None
     audit: AuditFile | None = None
 
 
@@ -84,6 +85,7 @@ def serve(
             keys=keys,
             protocols=opened.protocols,
             audit=opened.audit,
+            cluster=opened.cluster,
             forks=forks,
         )
         return trio.run(service.run)
@@ -101,6 +103,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
     data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
+    between = cluster.address(settings, data.shards)
     runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)
     listening = listener.listen(family, address)
@@ -114,7 +117,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     audit = None if settings.audit_log is None else AuditFile(settings.audit_log, settings.gateway_count + 1)
     if audit is not None:
         closing.callback(audit.close)
-    return _Opened(data, runtime, listening, Protocols(walrus, rog), audit)
+    return _Opened(data, runtime, listening, Protocols(walrus, rog), between, audit)
 
 
 def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:

@@ -27,6 +27,7 @@ from proto.ipc.control import (
     Failed,
     FiguresWanted,
     KeysTaken,
+    Members,
     Pong,
     Progress,
     Ready,
@@ -90,6 +91,8 @@ class Child:
     total_bytes = 0
     holder = ""
     """In phase `standby`, the address of the machine that holds the shard."""
+    holder_link = ("", "")
+    """In phase `standby`, where that machine hears this one, and the key of its process there."""
     damage = ""
     """In phase `standby`, what is damaged in the bucket."""
     term = 0
@@ -159,7 +162,7 @@ class Child:
         self.state = after(self.state, event)
         if self.state is ChildState.STARTING:
             self.phase, self.done_bytes, self.total_bytes, self.holder, self.term = "open", 0, 0, "", 0
-            self.damage = ""
+            self.damage, self.holder_link = "", ("", "")
         elif self.state is ChildState.SERVING:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
@@ -339,13 +342,13 @@ class Child:
         self.heard_at = trio.current_time()
         self.spoken = True
         match message:
-            case Pong() | KeysTaken() | FiguresWanted() | Suspected():
+            case Pong() | KeysTaken() | FiguresWanted() | Suspected() | Members():
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:
                     self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
-                    self.damage = message.damage
+                    self.damage, self.holder_link = message.damage, (message.holder_at, message.holder_key)
                     self._changed(self)
             case Ready():
                 self._ready_at = self._ready_at or trio.current_time()

@@ -23,7 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from proto.process.fork_server import MAX_BYTES, Fork
 from proto.process.orphan import PARENT_PID_VARIABLE, adopt_orphans
 
-GATEWAY, SHARD = "gateway.process", "shardd.process.main"
+GATEWAY, SHARD, ROSTER = "gateway.process", "shardd.process.main", "shardd.process.roster"
 """The modules that children run; the server imports both."""
 ANSWER_S = 30.0
 """Time in which the server must have forked, its start included."""
@@ -80,7 +80,7 @@ class Forked:
 class ForkServer:
     """The fork server of a service. `environment` is its own: children get theirs with each fork."""
 
-    def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = (GATEWAY, SHARD)) -> None:
+    def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = (GATEWAY, SHARD, ROSTER)) -> None:
         self._environment = environment
         self._modules = modules
         self._log: FilteringBoundLogger = structlog.get_logger()

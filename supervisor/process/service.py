@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from proto.ipc import askers, in_hand
 from proto.ipc.control import Askers, Shards, ShardState, Start, TakeOver
@@ -35,8 +36,9 @@ from supervisor.config.settings import Settings
 from supervisor.process import listener, reaper, rundir
 from supervisor.process.audit_file import AuditFile
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children
+from supervisor.process.cluster import Address, Machines
 from supervisor.process.datadir import DataDir, shard_name
-from supervisor.process.forks import GATEWAY, SHARD, ForkServer
+from supervisor.process.forks import GATEWAY, ROSTER, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
@@ -77,7 +79,9 @@ class Service:
         protocols: Protocols = NO_PROTOCOLS,
         forks: ForkServer,
         audit: AuditFile | None = None,
+        cluster: Address | None = None,
     ) -> None:
+        self._machines = None if cluster is None else Machines(cluster, self._members_changed)
         self._settings = settings
         self._data = data
         self._runtime = runtime
@@ -157,6 +161,11 @@ class Service:
             self._log,
         )
         self._children = [*self._shards, *self._gateways]
+        self._roster: Child | None = None
+        if self._machines is not None:
+            self._roster = child(ROSTER, stores, "roster", lambda incarnation: Launch(self._start_of_roster))
+            self._roster.heard = self._machines.heard
+            self._children.append(self._roster)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
@@ -179,7 +188,15 @@ class Service:
             states=self.states(),
             askers=self.askers(),
             in_hand_fd=self._in_hand[index],
+            cluster=None if self._machines is None else self._machines.of_shard(index),
         )
+
+    def _start_of_roster(self) -> Start:
+        return replace(self._start_of_shard(0, 0), role="roster", endpoint="", in_hand_fd=-1)
+
+    def _members_changed(self) -> None:
+        for shard in self._shards:
+            self._news[shard.name].set()
 
     def _start_of_gateway(self) -> Start:
         return Start(
@@ -195,6 +212,7 @@ class Service:
             request_log=self._settings.request_log,
             hosts=[self._settings.host, *self._settings.host_list],
             cors_origins=self._settings.origin_list,
+            cluster=None if self._machines is None else self._machines.of_asker(),
         )
 
     def states(self) -> list[ShardState]:
@@ -212,6 +230,8 @@ class Service:
                 term=c.term,
                 damage=c.damage,
                 in_hand=c.in_hand,
+                holder_at=c.holder_link[0],
+                holder_key=c.holder_link[1],
             )
             for i, c in enumerate(self._shards)
         ]
@@ -353,8 +373,8 @@ class Service:
         await self._gateways.stop(drain_s)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
-            for shard in self._shards[1:]:
-                nursery.start_soon(shard.stop, stop_s)
+            for child in (*self._shards[1:], *filter(None, [self._roster])):
+                nursery.start_soon(child.stop, stop_s)
             if self._settings.bucket:
                 # Another machine takes them when it has shard 0. Before that, all that they have has to be shipped.
                 with trio.move_on_after(OTHERS_FIRST_S):
@@ -373,6 +393,8 @@ class Service:
             self._news[child.name] = trio.Event()
             if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
+                if self._machines is not None:
+                    await child.tell(self._machines.members)
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
@@ -392,7 +414,7 @@ class Service:
         self._seen[child.name] = key
         self._write_status()
         if child.state is ChildState.SERVING:
-            self._readiness.served = self._readiness.served or not of_gateway
+            self._readiness.served = self._readiness.served or child in self._shards
             self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
         elif child.state is ChildState.STARTING:
             self._readiness.progress(child, always=child.total_bytes > 0)

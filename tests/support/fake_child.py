@@ -11,6 +11,8 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     silent        never says anything, but stops when told
     hang-up       ready, then closes its control socket and lives on
     mute          ready, answers no Ping
+    follows       in phase standby: another machine holds the shard
+    members       ready, and reports MEMBERS
     keeps         ready, never done with what it has in hand when it retires
     nonsense      sends bytes that are no message
 
@@ -38,6 +40,7 @@ from proto.ipc.control import (
     Failed,
     Keys,
     KeysTaken,
+    Members,
     Ping,
     Pong,
     Progress,
@@ -48,6 +51,8 @@ from proto.ipc.control import (
     encode,
 )
 from proto.process.orphan import die_with_parent
+
+MEMBERS = {"a key": "mOther"}
 
 
 def run() -> int:
@@ -94,6 +99,10 @@ def run() -> int:
                     pass
                 case Start(), "nonsense":
                     control.sendall(b"\4\0\0\0nope")
+                case Start(), "follows":
+                    say(Progress("standby", 0, 0, "http://b", 0, "", "tcp://b:1", "the key"))
+                case Start(), "members":
+                    say(Ready(), Members(MEMBERS))
                 case Start(), _:
                     say(Ready())
                     if message.role == "gateway":

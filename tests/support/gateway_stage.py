@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from gateway.process import Gateway
-from proto.ipc.control import ShardState, Start
+from proto.ipc.control import Cluster, ShardState, Start
 from proto.ipc.gateway_page import Page
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.operations import Stats
@@ -209,6 +209,7 @@ async def stage(
     within_s: float = 120,
     page: Page | None = None,
     index: int = 0,
+    cluster: Cluster | None = None,
     **limits: Any,
 ) -> AsyncIterator[Stage]:
     """`page`, of three rows, makes it gateway `index` of two."""
@@ -226,6 +227,7 @@ async def stage(
                     index=index,
                     gateways=1 if page is None else 2,
                     page_fd=-1 if page is None else page.descriptor,
+                    cluster=cluster,
                     places=[] if page is None else page.places(each.digest for each in keys or ()),
                 )
             )

@@ -71,7 +71,10 @@ class Machine:
         """Start a process."""
         self.incarnation += 1
         nonce = f"{self.name}{self.incarnation}".encode().hex().zfill(32)
-        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings)
+        heard = f"tcp://{self.name}:1", f"key {self.incarnation}"
+        objects = Objects(
+            self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings, *heard
+        )
         limits = Limits(**SMALL)
         self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
         service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2], self.settings.encrypt)

@@ -34,7 +34,7 @@ ALLOWED = {
     "packages/topics-history/topics_history": {"topics_history"},
 }
 DOORS = {
-    "zmq": {"proto/ipc/transport.py"},
+    "zmq": {"proto/ipc/transport.py", "proto/ipc/remote.py"},
     "mmap": {
         "pyspark_topics/storage.py",
         "proto/ipc/gateway_page.py",
@@ -273,11 +273,11 @@ def test_every_folder_says_what_it_owns(package: str) -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
-def test_proto_reads_and_writes_in_four_modules_and_in_its_folder_of_the_process() -> None:
+def test_proto_reads_and_writes_in_five_modules_and_in_its_folder_of_the_process() -> None:
     doors = {"io", "mmap", "os", "pathlib", "select", "shutil", "socket", "subprocess", "tempfile", "urllib", "zmq"}
     found = {path.relative_to(ROOT) for package, path in modules() if package == "proto" and imported(path) & doors}
     outside = {str(path) for path in found if not path.is_relative_to("proto/process")}
-    doors_of_ipc = {"transport.py", "control_link.py", "gateway_page.py", "in_hand.py"}
+    doors_of_ipc = {"transport.py", "remote.py", "control_link.py", "gateway_page.py", "in_hand.py"}
     assert outside == {f"proto/ipc/{name}" for name in doors_of_ipc}
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 from structlog.testing import capture_logs
 
-from proto.ipc.askers import Census
-from proto.ipc.message import Message, Packet, Parked, Reply, Request, Taken
+from proto.ipc.askers import Census, linked
+from proto.ipc.message import Message, Packet, Parked, Reply, Request, Status, Taken
 from proto.model.limits import Limits
 from proto.model.memory_shares import SMALLEST_WINDOW
-from shardd.process.server import Server
+from shardd.process.server import DIED_OVER_S, Server
 from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation
 from tests.support.harness import Harness
@@ -32,6 +35,7 @@ class Socket:
 
     def __init__(self) -> None:
         self.sent: dict[bytes, list[Message]] = {}
+        self.status: Callable[[], Status]
         self.told: list[bytes] = []
         """The askers that were sent the status."""
 
@@ -40,6 +44,18 @@ class Socket:
 
     def tell_status(self, peer: bytes) -> None:
         self.told.append(peer)
+
+
+class Remote(Socket):
+    """In place of a `RemoteRouter`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over: list[bytes] = []
+        self.forget_lost: Callable[[float], list[bytes]] = lambda for_s: []
+
+    def tell_over(self, peer: bytes) -> None:
+        self.over.append(peer)
 
 
 class Scene:
@@ -51,9 +67,15 @@ class Scene:
         self.harness.append("log", "x" * 5000)
         self.shard = self.harness.shard
         self.census = Census({"g0": 1, "s1": 7})
-        self.socket = Socket()
+        self.socket, self.remote = Socket(), Remote()
         limits = Limits(memory_bytes=16 * SMALLEST_WINDOW)
-        self.server = Server(self.shard, self.socket, limits, census=self.census)  # type: ignore[arg-type]
+        self.server = Server(
+            self.shard,
+            self.socket,  # type: ignore[arg-type]
+            limits,
+            census=self.census,
+            remote=self.remote,  # type: ignore[arg-type]
+        )
         self._id = 0
 
     def ask(self, peer: bytes, op: str, topic: str, body: Any = None, **options: Any) -> int:
@@ -237,3 +259,99 @@ def test_an_asker_whose_window_grows_gets_what_it_has_room_for() -> None:
     assert last not in scene.replies(OLD)
     scene.census.update({})
     assert scene.replies(OLD)[-2:] == [last, deferred]
+
+
+# -- of other machines
+
+
+def link(number: int, machine: str = "mA") -> bytes:
+    return linked(machine, "g0.1", number).encode()
+
+
+def remote_replies(scene: Scene, peer: bytes) -> list[int]:
+    return [message.id for message in scene.remote.sent.get(peer, ()) if isinstance(message, Reply)]
+
+
+def test_an_asker_on_another_machine_is_answered_through_its_own_socket() -> None:
+    scene = Scene()
+    theirs = scene.ask(link(1), "claim", "q", {"node": "w", "max": 1})
+    ours = scene.ask(OTHER, "claim", "q", {"node": "w", "max": 1})
+    assert (remote_replies(scene, link(1)), scene.replies(OTHER)) == ([theirs], [ours])
+    assert set(scene.remote.sent) == {link(1)}
+    assert set(scene.socket.sent) == {OTHER}
+
+
+def test_a_status_for_another_machine_has_the_time_at_which_it_leaves() -> None:
+    scene = Scene()
+    before = time.monotonic_ns()
+    assert before <= scene.remote.status().clock_ns <= time.monotonic_ns()
+    assert scene.socket.status().clock_ns == 0
+
+
+async def test_other_machines_hear_for_a_minute_what_the_last_process_died_over(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, marks = Scene(), ((7, 10**12),)
+    scene.server._died_over = marks
+    monkeypatch.setattr(time, "monotonic", trio.current_time)
+    with trio.move_on_after(DIED_OVER_S / 2):
+        await scene.server._forget_lost(scene.remote)  # type: ignore[arg-type]
+    assert scene.remote.status().died_over == marks
+    assert scene.socket.status().died_over == ()
+    with trio.move_on_after(DIED_OVER_S + 2):
+        await scene.server._forget_lost(scene.remote)  # type: ignore[arg-type]
+    assert scene.remote.status().died_over == ()
+
+
+def test_a_later_link_ends_what_the_earlier_one_had_asked_for() -> None:
+    scene = Scene()
+    scene.ask(link(1), "claim", "q", {"node": "w", "max": 9, "wait_ms": 20_000})
+    elsewhere = scene.ask(link(1, "mB"), "claim", "q", {"node": "v", "max": 1, "wait_ms": 20_000})
+    scene.ask(link(2), "state", "q")
+    scene.ask(OTHER, "append", "q", {"records": [{"data": 1}, {"data": 2}]})
+    assert remote_replies(scene, link(1)) == []
+    assert remote_replies(scene, link(1, "mB")) == [elsewhere]
+    (job,) = claim(scene.harness, "x")
+    assert (job["$seq"], job["deliveries"]) == (2, 1)
+
+
+def test_a_late_message_of_an_earlier_link_is_ignored_and_its_sender_told() -> None:
+    scene = Scene()
+    scene.ask(link(2), "state", "q")
+    late = scene.ask(link(1), "append", "q", {"records": [{"data": 1}]})
+    assert late not in remote_replies(scene, link(1))
+    assert scene.remote.over == [link(1)]
+    assert counters(scene.harness) == (0, 0)
+
+
+def test_windows_are_divided_among_the_gateways_of_all_machines() -> None:
+    scene = Scene()
+    alone = scene.shard.window
+    scene.ask(OTHER, "state", "q")
+    for machine in ("mA", "mB"):
+        scene.ask(link(1, machine), "state", "q")
+    assert scene.shard.window < alone
+    assert OTHER in scene.socket.told
+    scene.census.lost(link(1, "mA"))
+    scene.census.lost(link(1, "mB"))
+    scene.census.changed()
+    assert scene.shard.window == alone
+
+
+async def test_a_link_that_is_heard_no_more_is_forgotten(autojump_clock: trio.testing.MockClock) -> None:
+    scene = Scene()
+    scene.stream(link(1), "a", 2)
+    scene.harness.append("q", 0, 1)
+    scene.stream(link(1), "a", 2)
+    assert counters(scene.harness)[1] == 2
+    lost = [[], [link(1)]]
+    scene.remote.forget_lost = lambda for_s: lost.pop(0) if lost else []
+    with trio.move_on_after(5):
+        await scene.server._forget_lost(scene.remote)  # type: ignore[arg-type]
+    scene.shard.commits.sync_now()
+    assert counters(scene.harness) == (2, 0)
+    scene.ask(link(1), "append", "q", {"records": [{"data": 1}]})
+    assert scene.remote.over == [link(1)]
+    assert counters(scene.harness) == (2, 0)
+    scene.ask(link(2), "append", "q", {"records": [{"data": 1}]})
+    assert counters(scene.harness) == (3, 0)

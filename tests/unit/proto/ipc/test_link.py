@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from proto.ipc.control import ShardState
-from proto.ipc.link import Link, Links, Pending
+from proto.ipc.link import Link, Pending
+from proto.ipc.links import Links
 from proto.ipc.message import Parked, Reply
 from proto.ipc.operations import StateGet
 from proto.model.errors import TopicsError

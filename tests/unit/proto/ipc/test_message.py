@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proto.ipc.in_hand import InHand
 from proto.ipc.message import (
     INLINE_BYTES,
     NO_STATUS,
@@ -213,3 +214,18 @@ def test_garbage_is_a_packet_or_refused(raw: bytes, bodies: list[bytes]) -> None
         unpack([raw, *bodies])
     except MessageError:
         pass
+
+
+@pytest.mark.parametrize(
+    "message", [Request(-1, StateGet(), "t"), Request(1, StateGet(), "t", deadline_ns=-1), Taken(-1)]
+)
+def test_numbers_below_zero_are_refused(message: Message) -> None:
+    """A shard keeps them as u64 in memory that outlives it: one from a peer must not end its process."""
+    with pytest.raises(MessageError):
+        unpack(pack([message]))
+
+
+def test_the_greatest_numbers_are_kept_by_a_shard() -> None:
+    (message,) = unpack(pack([Request(2**64 - 1, StateGet(), "t", deadline_ns=2**64 - 1)])).messages
+    assert isinstance(message, Request)
+    InHand().take(message)

@@ -11,7 +11,7 @@ import trio
 
 from proto.model.replication import Replication
 from shardd.replication import parts, role
-from shardd.replication.attach import Mismatch, Service, Settings, Term
+from shardd.replication.attach import Mismatch, Service, Settings, Term, read_term
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.objects import Objects
 from tests.support.bucket import MemoryStore
@@ -154,3 +154,16 @@ def test_a_bucket_that_says_nothing_of_encryption_is_used_with_either_value() ->
     store.objects[SERVICE] = b'{"format":1,"service":0,"shards":2,"replication":"sync","ttl_ms":10000}'
     for encrypt in (False, True):
         Objects(store, 0, "", "", "", lambda: 0, Settings("sync", TTL_MS, 2, encrypt)).check_settings(())
+
+
+def test_a_term_of_an_earlier_release_says_nothing_of_where_its_holder_hears_others() -> None:
+    found = read_term(b'{"term":3,"nonce":"aa","machine":"one","made_ms":1,"replication":"sync"}', 3)
+    assert (found.endpoint, found.key, found.shown) == ("", "", "one")
+
+
+def test_a_term_has_nothing_new_if_its_holder_hears_no_other_machine() -> None:
+    """Earlier releases ignore what they do not know."""
+    made = Term(3, "aa", "one", 1, "http://one", "sync", TTL_MS, 2)
+    assert set(msgspec.json.decode(msgspec.json.encode(made))) <= {
+        "term", "nonce", "machine", "made_ms", "address", "replication", "ttl_ms", "shards"
+    }  # fmt: skip

@@ -65,7 +65,8 @@ async def test_a_standby_follows_and_takes_over_after_the_time_to_live(tmp_path:
         two = pair.machine("two")
         await one.write("a", 2)
         await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
-        assert two.role.holder == "http://one"
+        assert two.role.holder
+        assert two.role.holder.shown == "http://one"
         assert not two.role.held.is_set()
         one.stop()
         await pair.silence()
@@ -73,6 +74,25 @@ async def test_a_standby_follows_and_takes_over_after_the_time_to_live(tmp_path:
         assert two.contents() == {"a": [1, 2]}
         await two.write("a", 3)
         assert pair.kinds()[-1] == (2, parts.FRAMES)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_standby_hears_where_each_process_of_the_holder_is(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.holder)
+        assert two.role.holder is not None
+        assert (two.role.holder.endpoint, two.role.holder.key) == ("tcp://one:1", "key 1")
+        news: list[str] = []
+        two.role.changed = lambda: news.append(two.role.holder.key if two.role.holder else "")
+        one.stop()
+        one.start()
+        await one.open()
+        pair.time.now += TIMING.renewal
+        await pair.until(lambda: news[-1:] == ["key 2"])
         nursery.cancel_scope.cancel()
 
 

@@ -18,8 +18,9 @@ import trio
 
 from supervisor.config import settings
 from supervisor.config.keys import Keys, read_file
+from supervisor.process.cluster import Address
 from supervisor.process.datadir import DataDir
-from supervisor.process.forks import GATEWAY, SHARD, Forked, ForkServer
+from supervisor.process.forks import GATEWAY, ROSTER, SHARD, Forked, ForkServer
 from supervisor.process.listener import listen, resolve
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir
@@ -65,8 +66,16 @@ class Stage:
         self.ready = trio.Event()
         self.pids: set[int] = set()
 
-    def service(self, shard: str = "good", gateway: str = "good", keys: Keys = NO_KEYS, **options: Any) -> Service:
-        self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway})
+    def service(
+        self,
+        shard: str = "good",
+        gateway: str = "good",
+        roster: str = "members",
+        keys: Keys = NO_KEYS,
+        cluster: Address | None = None,
+        **options: Any,
+    ) -> Service:
+        self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway, ROSTER: roster})
         return Service(
             settings.load({"gateways": 1, **options}),
             self.data,
@@ -77,6 +86,7 @@ class Stage:
             self.announce,
             keys=keys,
             forks=self.forks,
+            cluster=cluster,
         )
 
     def announce(self, line: str) -> None:
@@ -181,6 +191,78 @@ async def test_shards_hear_which_askers_are_gone(stage: Stage) -> None:
     assert [entry[1]["incarnation"] for entry in stage.received("gateway-0") if entry[0] == "Start"][:2] == [1, 2]
     for first in (*heard("shard-0"), *heard("shard-1")):
         assert first["s0"] == 1, "a process that lives is never reported as gone"
+
+
+async def test_shards_hear_the_members_that_the_roster_reports_also_after_it_has_died(stage: Stage) -> None:
+    def heard(shard: str) -> list[Any]:
+        return [entry[1]["machines"] for entry in stage.received(shard) if entry[0] == "Members"]
+
+    def starts(name: str) -> list[Any]:
+        return [entry[1] for entry in stage.received(name) if entry[0] == "Start"]
+
+    statuses: list[int] = []
+    cluster = Address("127.0.0.1", 4100, "tcp://one")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(cluster=cluster), statuses)
+            await stage.ready.wait()
+            for shard in ("shard-0", "shard-1"):
+                await eventually(lambda shard=shard: fake_child.MEMBERS in heard(shard))
+            os.kill(stage.status()["children"]["roster"]["pid"], signal.SIGKILL)
+            await eventually(lambda: len(starts("roster-0")) == 2)
+            os.kill(stage.status()["children"]["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: len(starts("shard-1")) == 2)
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert starts("shard-1")[1]["cluster"]["members"] == fake_child.MEMBERS
+    assert [start["cluster"]["listen"] for start in starts("shard-1")] == ["127.0.0.1:4101"] * 2
+    found = [start["cluster"] for name in ("gateway-0", "shard-0", "roster-0") for start in starts(name)]
+    assert len({(each["machine"], each["public"], each["secret"]) for each in found}) == 1
+    assert all(entry[0] != "Members" for entry in stage.received("gateway-0"))
+    assert stage.received("roster-0")[-1][0] == "Stop"
+    stage.assert_nobody_left()
+
+
+async def test_a_gateway_hears_where_the_holder_of_a_shard_is(stage: Stage) -> None:
+    def told() -> Any:
+        states = [entry[1]["states"] for entry in stage.received("gateway-0") if entry[1].get("states")]
+        return states and [(each["phase"], each["holder_at"], each["holder_key"]) for each in states[-1]]
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="follows:1"), [])
+            await eventually((stage.path / "gateway-0.log").exists)
+            await eventually(lambda: told() == [("ready", "", ""), ("standby", "tcp://b:1", "the key")])
+            os.kill(stage.status()["children"]["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] == 2)
+            signal_self(signal.SIGTERM)
+    starts = [entry[1]["states"] for entry in stage.received("shard-1") if entry[0] == "Start"]
+    assert starts[1][1]["holder_key"] == "", "a new process has to look again"
+
+
+async def test_a_roster_that_cannot_start_keeps_nothing_from_serving(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            service = stage.service(roster="fail", cluster=Address("127.0.0.1", 4100, "tcp://one"))
+            nursery.start_soon(run, service, statuses)
+            await stage.ready.wait()
+            await eventually(lambda: stage.status()["children"]["roster"]["state"] == "held")
+            assert stage.status()["ready"] is True
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+
+
+async def test_without_other_machines_there_is_no_roster_and_nobody_has_keys(stage: Stage) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), [])
+            await stage.ready.wait()
+            assert "roster" not in stage.status()["children"]
+            signal_self(signal.SIGTERM)
+    for name in ("gateway-0", "shard-0"):
+        assert stage.received(name)[0][1]["cluster"] is None
+        assert all(entry[0] != "Members" for entry in stage.received(name))
 
 
 async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

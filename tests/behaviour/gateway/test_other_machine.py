@@ -1,0 +1,203 @@
+"""A gateway whose shard is held by another machine: requests take the link to that one, and fail with it alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.shards import client
+from proto.ipc import links
+from proto.ipc.control import ShardState
+from proto.ipc.message import Parked, Reply, Request
+from proto.ipc.operations import Ping, Stats
+from proto.ipc.remote import KeyPair, RemoteRouter
+from proto.ipc.transport import MessageSocket
+from proto.model.limits import Limits
+from shardd.clock import SystemClock
+from shardd.process.server import Server
+from shardd.shard import opened_shard
+from shardd.storage.disk import RealDisk
+from tests.support.gateway_stage import Client, Stage, echo, stage, until
+from tests.support.holder import CLUSTER, Holder, holder
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "AGAIN_S", 0.01)
+
+
+@asynccontextmanager
+async def forwarding() -> AsyncIterator[tuple[Stage, Holder, Client]]:
+    """A gateway, the holder of its only shard, which echoes, and a client of the gateway."""
+    async with holder() as there, stage(cluster=CLUSTER) as here:
+
+        def answer(request: Request) -> Reply[Any]:
+            return Reply(request.id) if isinstance(request.options, Ping | Stats) else echo(request)[0]  # type: ignore[return-value]
+
+        there.answer = answer  # type: ignore[method-assign]
+        here.states[0] = there.state()
+        here.gateway.shards.update(here.states)
+        await until(lambda: here.gateway.shards.serving(0))
+        async with here.client() as connection:
+            yield here, there, connection
+
+
+async def test_a_request_is_answered_by_the_holder() -> None:
+    async with forwarding() as (here, _, connection):
+        answer = await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')
+        assert (answer.status, answer.json["op"], answer.json["topic"]) == (200, "diff", "t")
+        assert (await connection.ask("GET", "/v0/ready")).status == 200
+        assert here.gateway.shards.complete.is_set()
+
+
+async def test_while_the_holder_is_not_reached_it_is_named() -> None:
+    async with forwarding() as (here, there, connection):
+        there.cable.whole = False
+        there.cable.end_all()
+        await until(lambda: not here.gateway.shards.serving(0))
+        answer = await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')
+        assert (answer.status, answer.json["error"]["detail"]["outcome"]) == (503, "not_done")
+        assert "http://b holds shard 0" in answer.json["error"]["message"]
+        answer = await connection.ask("GET", "/v0/ready")
+        assert (answer.status, answer.json["error"]["detail"]["standby"]) == (503, True)
+
+
+async def test_a_request_that_was_not_sent_waits_for_the_next_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 60)
+    async with forwarding() as (here, there, connection), trio.open_nursery() as nursery:
+        there.cable.whole = False
+        there.cable.end_all()
+        await until(lambda: not here.gateway.shards.serving(0))
+        answers: list[int] = []
+
+        async def ask() -> None:
+            answers.append((await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')).status)
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert not answers
+        there.cable.whole = True
+        await until(lambda: bool(answers))
+        assert answers == [200]
+
+
+async def test_a_parked_request_ends_with_the_link_and_others_go_on() -> None:
+    async with forwarding() as (here, there, connection), trio.open_nursery() as nursery:
+        plain = there.answer
+        parked: list[int] = []
+
+        def answer(request: Request) -> Any:
+            if request.topic != "parked":
+                return plain(request)
+            parked.append(request.id)
+            return Parked(request.id)
+
+        there.answer = answer  # type: ignore[method-assign]
+        answers: list[Any] = []
+
+        async def poll() -> None:
+            body = b'{"from_seq":0,"wait_ms":20000}'
+            answers.append(await connection.ask("POST", "/v0/topics/parked/diff", body))
+
+        nursery.start_soon(poll)
+        await until(lambda: bool(parked))
+        there.cable.end_all()
+        await until(lambda: bool(answers))
+        assert (answers[0].status, answers[0].json["error"]["detail"]["outcome"]) == (503, "unknown")
+        await until(lambda: here.gateway.shards.serving(0))
+        assert (await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')).status == 200
+
+
+async def test_a_holder_that_may_not_answer_makes_this_machine_unready() -> None:
+    async with forwarding() as (here, there, connection):
+        there.silent = True
+        await until(lambda: here.gateway.shards.silent[0] or bool(here.gateway.shards.ask(0, Stats())))
+        await until(lambda: here.gateway.shards.silent[0])
+        assert (await connection.ask("GET", "/v0/ready")).status == 503
+
+
+@asynccontextmanager
+async def both(path: Path) -> AsyncIterator[tuple[Client, Client, trio.CancelScope]]:
+    """A client of the machine that holds a real shard, one of another machine, and the scope of the shard."""
+    keys, endpoint = KeyPair.new(), f"ipc://{path}/shard.sock"
+    (path / "shard").mkdir()
+    shard = opened_shard(RealDisk(), SystemClock(), path / "shard", Limits())
+    shard.allowance.bind(alone=True)
+    local, remote = MessageSocket.router(endpoint), RemoteRouter("127.0.0.1:0", keys, 1 << 20)
+    remote.allow({CLUSTER.public: CLUSTER.machine})
+    at = f"tcp://127.0.0.1:{remote.port}"
+    serving = trio.CancelScope()
+
+    async def serve(task_status: trio.TaskStatus[None]) -> None:
+        try:
+            with serving:
+                await Server(shard, local, Limits(), remote=remote).run(task_status)
+        finally:
+            remote.close()
+
+    async with stage() as here, stage(cluster=CLUSTER) as there, trio.open_nursery() as nursery:
+        await nursery.start(serve)
+        for each, state in (
+            (here, ShardState(0, "ready", endpoint, 1)),
+            (there, ShardState(0, "standby", "", 1, holder="http://a", holder_at=at, holder_key=keys.public)),
+        ):
+            each.states[0] = state
+            each.gateway.shards.update(each.states)
+            await until(lambda each=each: each.gateway.shards.serving(0))
+        async with here.client() as ours, there.client() as theirs:
+            yield ours, theirs, serving
+        nursery.cancel_scope.cancel()
+    local.close()
+
+
+async def test_clients_of_two_machines_see_one_shard(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ours, theirs, _):
+        large = "x" * 300_000
+        for number, client in enumerate((theirs, ours, theirs)):
+            body = json.dumps({"records": [{"data": [number, large]}], "create": True}).encode()
+            answer = await client.ask("POST", "/v0/topics/t", body)
+            assert answer.json["seqs"] == [number + 1]
+        found = [(await client.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')).json for client in (ours, theirs)]
+        assert [record["data"] for record in found[1]["records"]] == [[number, large] for number in range(3)]
+        assert found[0]["records"] == found[1]["records"]
+        assert (await theirs.ask("POST", "/v0/topics/none/diff", b'{"from_seq":0}')).code == "topic_not_found"
+        assert (await theirs.ask("POST", "/v0/topics/t", b"{")).status == 400
+
+
+async def test_a_long_poll_of_one_machine_gets_what_comes_by_the_other(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ours, theirs, _), trio.open_nursery() as nursery:
+        assert (await ours.ask("PUT", "/v0/topics/t", b"{}")).status == 201
+        answers: list[Any] = []
+
+        async def poll() -> None:
+            answers.append((await theirs.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0,"wait_ms":30000}')).json)
+
+        nursery.start_soon(poll)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await ours.ask("POST", "/v0/topics/t", b'{"records":[{"data":"late"}]}')
+        await until(lambda: bool(answers))
+        assert [record["data"] for record in answers[0]["records"]] == ["late"]
+
+
+async def test_when_the_holder_ends_its_clients_elsewhere_know_at_once(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ours, theirs, serving), trio.open_nursery() as nursery:
+        assert (await ours.ask("PUT", "/v0/topics/t", b"{}")).status == 201
+        answers: list[Any] = []
+
+        async def poll() -> None:
+            answers.append(await theirs.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0,"wait_ms":30000}'))
+
+        nursery.start_soon(poll)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        serving.cancel()
+        with trio.fail_after(10):
+            await until(lambda: bool(answers))
+        assert (answers[0].status, answers[0].json["error"]["detail"]["outcome"]) == (503, "unknown")
+        answer = await theirs.ask("POST", "/v0/topics/t", b'{"records":[{"data":1}]}')
+        assert (answer.status, answer.json["error"]["detail"]["outcome"]) == (503, "not_done")

@@ -1,0 +1,115 @@
+"""Links to a shard that another machine holds: one to the holder that is named last, made again after it was lost."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import structlog
+import trio
+
+from proto.ipc import links as links_module
+from proto.ipc.control import ShardState
+from proto.ipc.operations import StateGet
+from proto.model.errors import TopicsError
+from tests.support.holder import CLUSTER, asker, holder, reaches, until
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "AGAIN_S", 0.01)
+
+
+async def test_until_the_shard_was_heard_requests_are_refused_and_the_holder_named() -> None:
+    async with holder() as there:
+        there.router.allow({})
+        async with asker(there) as links:
+            with pytest.raises(TopicsError, match="http://b holds shard 0") as raised:
+                links.to(0)
+            assert raised.value.detail["outcome"] == "not_done"
+            there.router.allow({CLUSTER.public: "mA"})
+            await until(lambda: reaches(links))
+
+
+async def test_without_a_cluster_no_other_machine_is_asked() -> None:
+    async with holder() as there, asker(there, None) as links:
+        with pytest.raises(TopicsError, match="http://b holds shard 0"):
+            links.to(0)
+        assert links.current(0) is None
+
+
+async def test_news_of_another_holder_ends_the_link_and_its_requests() -> None:
+    async with holder() as there, holder() as heir, asker(there) as links:
+        await until(lambda: reaches(links))
+        pending = links.to(0).ask(StateGet(), "t", b"")
+        links.update([there.state()])
+        assert not pending._outcome
+        links.update([heir.state()])
+        with trio.fail_after(60), pytest.raises(TopicsError) as raised:
+            await pending.wait()
+        assert raised.value.detail["outcome"] == "unknown"
+        await until(lambda: reaches(links))
+        links.to(0).ask(StateGet(), "t", b"")
+        await until(lambda: heir.requests)
+
+
+WRONG = {
+    "no host": {"holder_at": "tcp://nowhere.invalid:1"},
+    "no port": {"holder_at": "tcp://127.0.0.1:x"},
+    "a port too large": {"holder_at": "tcp://127.0.0.1:99999"},
+    "no address": {"holder_at": "nonsense"},
+    "no name": {"holder_at": f"tcp://{'x' * 100}.{'y' * 300}:1"},
+    "empty": {"holder_at": ""},
+    "a short key": {"holder_key": "short"},
+    "a long key": {"holder_key": "x" * 400},
+    "letters beyond ASCII": {"holder_key": "\u00e9" * 40},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_a_holder_that_is_nowhere_harms_nothing(what: str) -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        with structlog.testing.capture_logs() as lines:
+            links.update([msgspec.structs.replace(there.state(), **WRONG[what])])
+            await until(lambda: [line["event"] for line in lines].count("holder_not_found") > 1)
+        with pytest.raises(TopicsError):
+            links.to(0)
+        links.update([there.state()])
+        await until(lambda: reaches(links))
+
+
+async def test_a_shard_of_this_machine_takes_the_place_of_the_holder() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([ShardState(0, "replay", "ipc://own", 1)])
+        assert links.current(0) is None
+        links.update([ShardState(0, "ready", "ipc://own", 1)])
+        link = links.to(0)
+        assert link.state.phase == "ready"
+        assert not link.up
+        links.update([there.state()])
+        await until(lambda: reaches(links))
+
+
+@pytest.mark.parametrize("phase", ["down", "open", "standby", "failed"])
+async def test_while_the_process_that_follows_the_shard_is_away_the_link_to_the_holder_stays(phase: str) -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        pending = links.to(0).ask(StateGet(), "t", b"")
+        for state in (ShardState(0, phase), ShardState(0, "open", "ipc://next", 2), there.state()):
+            links.update([state])
+            assert reaches(links)
+            links.to(0).ask(StateGet(), "t", b"")
+        await until(lambda: len(there.requests) == 4)
+        assert not pending._outcome
+        assert len(there.names) == 1
+
+
+async def test_a_lost_link_is_not_made_again_when_the_shard_has_no_holder_any_more() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([ShardState(0, "standby", "ipc://own", 1)])
+        there.cable.end_all()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert links.current(0) is None
+        assert len(there.names) == 1

@@ -1,0 +1,85 @@
+"""Where a machine listens for others, and what its processes know of them."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from proto.ipc.control import Members, Ping
+from supervisor.config.settings import Settings
+from supervisor.process.cluster import Address, Machines, address
+from supervisor.process.listener import ListenError
+
+BUCKET = {"bucket": "file:///bucket", "replication": "sync"}
+
+
+def given(listen: str, **more: Any) -> Settings:
+    return Settings(cluster_listen=listen, **(BUCKET | more))
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "of_shard_2", "at"),
+    [
+        ("127.0.0.1:4100", "", "127.0.0.1:4102", "tcp://127.0.0.1"),
+        ("127.0.0.1:0", "", "127.0.0.1:0", "tcp://127.0.0.1"),
+        ("[::1]:4100", "", "[::1]:4102", "tcp://[::1]"),
+        ("localhost:4100", "", "127.0.0.1:4102", "tcp://localhost"),
+        ("0.0.0.0:4100", "http://one.example:4000", "0.0.0.0:4102", "tcp://one.example"),
+        ("0.0.0.0:4100", "http://[fd00::1]:4000", "0.0.0.0:4102", "tcp://[fd00::1]"),
+        ("0.0.0.0:4100", "", "0.0.0.0:4102", f"tcp://{socket.gethostname()}"),
+    ],
+)
+def test_shards_listen_at_ports_in_a_row_and_are_found_where_the_machine_is(
+    listen: str, advertise: str, of_shard_2: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolved(host: str, port: int, **_: Any) -> list[Any]:
+        host = "127.0.0.1" if host == "localhost" else host
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    found = address(given(listen, advertise=advertise), 4)
+    assert found is not None
+    assert (found.of(2), found.at) == (of_shard_2, at)
+
+
+def test_without_the_setting_no_machine_is_heard() -> None:
+    assert address(Settings(**BUCKET), 2) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (given("127.0.0.1:4100", bucket=""), "TOPICS_BUCKET"),
+        (given("127.0.0.1:4100", replication="async"), "TOPICS_REPLICATION=sync"),
+        (given("127.0.0.1"), "host:port"),
+        (given("127.0.0.1:1,127.0.0.1:2"), "one address"),
+        (given(","), "one address"),
+        (given("127.0.0.1:65534"), "ports up to 65537"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_refused(settings: Settings, said: str) -> None:
+    with pytest.raises(ListenError, match=said) as raised:
+        address(settings, 4)
+    assert "TOPICS_CLUSTER_LISTEN" in str(raised.value)
+
+
+def test_shards_hear_the_members_that_the_roster_has_reported() -> None:
+    changes: list[int] = []
+    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), lambda: changes.append(1))
+    assert machines.of_shard(1).members == {}
+    machines.heard(Members({"key": "mB"}))
+    machines.heard(Ping())
+    assert changes == [1]
+    shard, gateway = machines.of_shard(1), machines.of_asker()
+    assert (shard.members, shard.listen, shard.at) == ({"key": "mB"}, "127.0.0.1:4101", "tcp://one")
+    assert (gateway.members, gateway.listen, gateway.at) == ({}, "", "")
+    assert (gateway.machine, gateway.public) == (shard.machine, shard.public)
+
+
+def test_keys_and_nonces_are_new_for_each_start_and_the_secret_is_not_shown() -> None:
+    made = [Machines(Address("127.0.0.1", 0, ""), lambda: None).of_asker() for _ in range(2)]
+    assert len({each.machine for each in made}) == len({each.secret for each in made}) == 2
+    assert all(each.machine.startswith("m") for each in made)
+    assert made[0].secret not in repr(made[0])
