@@ -81,14 +81,15 @@ def run(
     clients: int = 8,
     scale: float = 1.0,
     faults: int = 0,
+    answers: int = 0,
     source: Path | None = None,
     **environment: str,
 ) -> Outcome:
     """Run a bar, and have its history checked. Faults come for so many seconds from the start of the clients on, or
-    there are so many `faults` if there is a number. `source` has the packages of the service, if they are not those of
-    this checkout; `environment` is added to the service's. Raises `Violation` if the history breaks no promise and the
-    bar finds one that is broken, and other errors if the run does not get that far, for example if the service does not
-    come back."""
+    there are so many `faults` if there is a number. More follow until so many requests had `answers`: a busy machine is
+    slow. `source` has the packages of the service, if they are not those of this checkout; `environment` is added to
+    the service's. Raises `Violation` if the history breaks no promise and the bar finds one that is broken, and other
+    errors if the run does not get that far, for example if the service does not come back."""
     bar = BARS[number](directory, seed, scale)
     path = directory / "history.jsonl"
     began = time.monotonic()
@@ -107,7 +108,9 @@ def run(
             each.start()
         ends = time.monotonic() + seconds
         try:
-            while struck < faults if faults else time.monotonic() < ends:
+            while (struck < faults if faults else time.monotonic() < ends) or (
+                recording.answered < answers and time.monotonic() < ends + BACK_S
+            ):
                 if any(each.failure for each in crowd):
                     break
                 idle.wait(bar.rng.uniform(*bar.rest_s) * scale)
