@@ -96,6 +96,7 @@ def soak(
     threads: list[Looped] = [sampler, *loaded]
     ends = time.monotonic() + seconds
     try:
+        until(pulse.news, "a pulse")
         for each in threads:
             each.start()
         until(
