@@ -14,7 +14,17 @@ import msgspec
 import pytest
 
 from proto.ipc import control, message
-from proto.ipc.control import ControlError, Decoder, FiguresWanted, OtherFigures, Shards, ShardState, Start, encode
+from proto.ipc.control import (
+    Cluster,
+    ControlError,
+    Decoder,
+    FiguresWanted,
+    OtherFigures,
+    Shards,
+    ShardState,
+    Start,
+    encode,
+)
 from proto.ipc.figures import ReplicaFigures, ShardFigures, SyncHistogram, TopicRow
 from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
 from proto.ipc.message import INLINE_BYTES, Cancel, MessageError, Packing, Parked, Reply, Request, Status, Taken, unpack
@@ -27,6 +37,7 @@ from tests.mutation import values
 SEED = int(os.environ.get("TOPICS_TEST_SEED", "7"))
 EDITS = 60
 INTEGERS = (-(2**64), -(2**63) - 1, -(2**63), -1, 0, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**400)
+UNSIGNED = tuple(number for number in INTEGERS if number >= 0)
 TEXTS = ("", "a", "\0", "é\U0010ffff", "\ud800", "a\udfffb", "x" * 70_000)
 BYTES = (b"", b"\0\xff", b"x" * 70_000)
 NUMBERS = (0.0, -0.0, 1e308, float("inf"), float("nan"))
@@ -151,11 +162,11 @@ def test_an_operation_or_answer_at_the_edges_of_its_types_arrives_or_fails_its_s
 
 def test_requests_and_replies_at_the_edges_of_their_types_arrive_or_fail_their_senders_alone() -> None:
     usual = {"id": 1, "topic": "t", "body": b"{}", "traceparent": "", "deadline_ns": 0}
-    for name, awkward in (("id", INTEGERS), ("topic", TEXTS), ("body", BYTES), ("deadline_ns", INTEGERS)):
+    for name, awkward in (("id", UNSIGNED), ("topic", TEXTS), ("body", BYTES), ("deadline_ns", UNSIGNED)):
         for value in awkward:
             carried(Request(**{**usual, name: value}, options=Ping()))
     for kind in (Cancel, Parked, Taken):
-        for value in INTEGERS:
+        for value in UNSIGNED if kind is Taken else INTEGERS:
             carried(kind(value))
     for figure in (*INTEGERS, *NUMBERS):
         carried(Reply(1, b"{}", performance={"a_ms": figure}))
@@ -167,6 +178,12 @@ def test_requests_and_replies_at_the_edges_of_their_types_arrive_or_fail_their_s
         carried(Reply(1, error=TopicsError(ErrorCode.INTERNAL, text)))
     for body in (b"x" * INLINE_BYTES, b"x" * (INLINE_BYTES + 1)):
         assert carried(Reply(1, body))
+
+
+@pytest.mark.parametrize("bent", [Request(-1, Ping()), Request(-(2**63), Ping()), Taken(-1)])
+def test_a_negative_number_is_none_of_ours(bent: Request[Any] | Taken) -> None:
+    with pytest.raises(MessageError):
+        unpack(message.pack([bent]))
 
 
 def packets() -> Iterator[list[bytes]]:
@@ -225,10 +242,12 @@ def controls() -> Iterator[bytes]:
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
         fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}
-        fields |= {"number": 1, "figures": GATEWAY}
+        fields |= {"number": 1, "figures": GATEWAY, "machines": {"key": "m1"}}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
     yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))
+    cluster = Cluster("m1", "public", "secret", "127.0.0.1:0", "tcp://127.0.0.1", {"key": "m1"})
+    yield encode(Start("shard", Limits(), cluster=cluster))
     keys = [Key(bytes(32))]
     yield encode(Start("gateway", Limits(max_claim=5), keys=keys, hosts=["a"]))
     yield encode(Start("gateway", Limits(), keys=keys, gateways=3, others_serve=True, page_fd=9, places=[0]))
