@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from proto.ipc import links as links_module
-from proto.ipc import remote
+from proto.ipc import remote, remote_link
 from proto.ipc.link import SILENT_S, Link, Pending
 from proto.ipc.links import Links
 from proto.ipc.message import Reply
@@ -160,6 +160,7 @@ async def test_a_cable_that_loses_everything_fails_the_link_when_its_time_is_ove
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote, "LOST_S", 0.5)
+    monkeypatch.setattr(remote_link, "SILENT_S", 1e9)
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
         pending = ask(links.to(0))
