@@ -58,8 +58,8 @@ class RemoteLink(Link):
 
     def serves(self, state: ShardState, phases: frozenset[str]) -> bool:
         # The process of this machine that follows the shard may die, and knows no holder until it has looked.
-        unknown = not state.holder_key and state.phase in _NEWS
-        return unknown or (state.phase == "standby" and (state.holder_at, state.holder_key) == self._holder)
+        same = not state.holder_key or (state.holder_at, state.holder_key) == self._holder
+        return same and state.phase in _NEWS
 
     async def run(self) -> None:
         try:
