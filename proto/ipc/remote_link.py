@@ -37,8 +37,8 @@ from proto.ipc.transport import Group
 
 _log: FilteringBoundLogger = structlog.get_logger()
 _numbers = count(1)
-_NEWS = frozenset({"down", "open", "standby", "failed"})
-"""Phases in which a machine that does not hold the shard may know of no holder. A link stays meanwhile."""
+_AWAY = frozenset({"down", "open", "failed"})
+"""Phases in which this machine has no process that follows the shard. A link stays meanwhile."""
 
 
 class RemoteLink(Link):
@@ -57,9 +57,10 @@ class RemoteLink(Link):
         return RemoteDealer(at, name, KeyPair(cluster.public, cluster.secret), key)
 
     def serves(self, state: ShardState, phases: frozenset[str]) -> bool:
-        # The process of this machine that follows the shard may die, and knows no holder until it has looked.
+        # A process that begins to follow the shard knows no holder until it has looked.
+        follows = state.phase == "standby"
         same = not state.holder_key or (state.holder_at, state.holder_key) == self._holder
-        return same and state.phase in _NEWS
+        return state.phase in _AWAY or (follows and same)
 
     async def run(self) -> None:
         try:

@@ -95,9 +95,6 @@ class Adopter:
         assert not waiting, "each batch of the plan has a place in a file"
 
     def _cache(self, batch: Batch) -> None:
-        if isinstance(batch.buffer, memoryview):
-            batch.buffer = None  # part of a mapped log file, which would keep its blocks after its removal
-            return
         self._cached.append(batch)
         self._cached_bytes += len(batch.buffer or b"")
 

@@ -23,8 +23,6 @@ A file that a topic had, and no longer needs, may have been replaced while the s
 
 An index shares the fate of its segment, from which it can be made. `shardd.storage.lost`
 reports the files that are set apart.
-
-Frames are read one by one, not from a memory map: that would end the process where the device cannot read the file.
 """
 
 from __future__ import annotations
@@ -36,9 +34,10 @@ from pathlib import Path
 
 import xxhash
 
-from proto.format.frame import HEADER, FrameError, Header, check
+from proto.format.frame import FrameError, Header
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
+from shardd.storage.read_ahead import ReadAhead
 from shardd.storage.segment import Segment, chained, mark_at
 from shardd.storage.segment_check import ends_as_written
 from shardd.topic.topic import Topic
@@ -82,15 +81,13 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
     return topic is not None and ours[1] is not None and last_seq > topic.records.head_seq
 
 
-def _frames(disk: Disk, path: Path) -> Iterator[tuple[Header, bytes]]:
-    """The intact frames that a file begins with. Blocks. Raises OSError."""
-    size, offset = disk.size(path), 0
+def _frames(disk: Disk, path: Path, offset: int = 0) -> Iterator[tuple[Header, bytes]]:
+    """The intact frames of a file from an offset on. Blocks. Raises OSError."""
+    file = ReadAhead(disk, path)
     try:
-        while offset < size:
-            length = Header(disk.read_part(path, offset, HEADER.size)).length
-            frame = disk.read_part(path, offset, min(length, size - offset))
-            yield check(frame), frame
-            offset += length
+        while offset < file.size:
+            yield (each := file.frame(offset))
+            offset += each[0].length
     except FrameError:
         pass
 
@@ -98,13 +95,7 @@ def _frames(disk: Disk, path: Path) -> Iterator[tuple[Header, bytes]]:
 def goes_on(disk: Disk, segment: Segment) -> bool:
     """True if there is an intact frame after the bytes of a segment that count. It may be of a later state of the
     shard, so it is not written over: the topic gets a new segment. Blocks. Raises OSError."""
-    if disk.size(segment.data_path) <= segment.size:
-        return False
-    try:
-        check(disk.read(segment.data_path), segment.size)
-    except FrameError:
-        return False
-    return True
+    return any(_frames(disk, segment.data_path, segment.size))
 
 
 def replaced(disk: Disk, segment: Segment) -> bool:

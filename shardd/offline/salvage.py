@@ -6,9 +6,10 @@ seqs are taken from it instead. Records of these seqs that were deleted after th
 
 1  open      opens the shard as a start would, with the topic unloaded
 2  look      finds the valid frames of its segments, and the seqs that are in none. It looks for a frame at every eighth
-             byte, so that a bad frame does not hide the next one. A flag byte that is neither set nor clear counts as
-             the nearer of the two; if the check of the flags is still wrong, that is reported. Whole frames that were
-             not written here, by the segment's chain, are not taken: their file is set apart in step 5
+             byte, so that a bad frame does not hide the next one, nor does a sector that cannot be read. A flag byte
+             that is neither set nor clear counts as the nearer of the two; if the check of the flags is still wrong,
+             that is reported. Whole frames that were not written here, by the segment's chain, are not taken: their
+             file is set apart in step 5
 3  rebuild   loads the topic's catalog entry with these frames, then replays the held frames and the log
 4  copy      writes them to segments of a new topic id, synced. No catalog names them yet
 5  decide    writes a catalog with the new id in place of the old one
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ from shardd.topic.gaps import Gaps
 from shardd.topic.topic import Topic
 
 _PIECE_RECORDS = 1 << 14
+SECTOR = 4096
+"""Bytes of a file that are read alone where the device cannot read all."""
 _NEARER = bytes(DELETED if (byte ^ DELETED).bit_count() < byte.bit_count() else 0 for byte in range(256))
 Range = tuple[int, int]
 
@@ -192,7 +196,7 @@ def _whole(
     except (SegmentError, OSError) as error:
         found.problems.append(str(error))
     try:
-        view = disk.read(segment.data_path)
+        view = _readable(disk, segment.data_path)
     except OSError:
         view = memoryview(b"")
     batches = list(_frames(view[:size], segment.first_seq, end))
@@ -218,6 +222,22 @@ def _whole(
     if lost:
         found.problems.append(f"{segment.data_path}: {len(lost)} of {len(known)} batches are damaged")
     return batches, lost
+
+
+def _readable(disk: Disk, path: Path) -> memoryview:
+    """The bytes of a file, with zeros where the device cannot read them. Raises OSError."""
+    try:
+        return disk.read(path)
+    except OSError as error:
+        if error.errno != EIO:
+            raise
+    parts = []
+    for at in range(0, size := disk.size(path), SECTOR):
+        try:
+            parts.append(disk.read_part(path, at, SECTOR))
+        except OSError:
+            parts.append(bytes(min(SECTOR, size - at)))
+    return memoryview(b"".join(parts))
 
 
 def _ours(disk: Disk, segment: Segment, size: int, view: memoryview, batches: list[Batch]) -> list[Batch]:

@@ -51,18 +51,18 @@ def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
     checks = entry.get("held_checks") or [None] * len(rows)
     for path, (_, size), expected in zip(held_files(entry, folder), rows, checks, strict=True):
         try:
-            view = memoryview(disk.read_part(path, 0, size))
+            raw = disk.read_part(path, 0, size)
         except OSError as error:
             raise unreadable(path, error) from error
-        if expected not in (None, xxhash.xxh3_64_intdigest(view)):
+        if expected not in (None, xxhash.xxh3_64_intdigest(raw)):
             raise SegmentError(f"{path}: its frames are not those that were written here")
         offset = 0
         while offset < size:
             try:
-                header = check(view, offset)
+                header = check(raw, offset)
             except FrameError as error:
                 raise SegmentError(f"{path}, offset {offset}: {error}") from error
-            frames.append(view[offset : offset + header.length])
+            frames.append(raw[offset : offset + header.length])
             offset += header.length
     return frames
 
@@ -73,7 +73,7 @@ def _id_of(path: Path) -> int:
 
 
 def found(frame: Buffer) -> Found:
-    return Found(Header(frame), memoryview(frame), 0, 0)
+    return Found(Header(frame), frame, 0, 0)
 
 
 def defer(topic: Topic, header: Header, frame: Buffer) -> None:

@@ -30,10 +30,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
+from shardd.storage.read_ahead import ReadAhead
 from shardd.storage.wal import first_no_of
 
 _Name = tuple[int, str]
@@ -50,7 +52,7 @@ class Found:
     """A valid frame: its header and bytes, and the progress of the scan in bytes."""
 
     header: Header
-    buffer: memoryview
+    buffer: Buffer
     done_bytes: int
     total_bytes: int
 
@@ -95,7 +97,7 @@ class _Links:
         number = self._outcome.next_no
         self._outcome.tail = 0 if number == 1 else self._tail if number == self._after_no + 1 else None
 
-    def follow(self, header: Header, view: memoryview, path: Path, offset: int) -> None:
+    def follow(self, header: Header, frame: Buffer, path: Path, offset: int) -> None:
         """Raises `RecoveryError` if the valid frame at `offset` is not the next one of this log."""
         number, tail = self._outcome.next_no, self._outcome.tail
         if header.frame_no != number:
@@ -103,7 +105,7 @@ class _Links:
         elif self._seed is not None and tail is not None and header.link and header.link != link_of(tail, self._seed):
             wrong = f"frame {number} does not follow the frame before it"
         else:
-            (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
+            (checksum,) = CHECKSUM.unpack_from(frame, HEADER.size + header.body_len)
             if number != self._after_no or self._tail in (None, checksum):
                 self._outcome.tail = checksum
                 if not offset:
@@ -151,31 +153,31 @@ def scan(
         links.begin()
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
-        view = disk.read(directory / name)
+        file = ReadAhead(disk, directory / name)
         end = following[0][0] if following else None
         offset = 0
         while outcome.next_no != end:
-            if offset == len(view) and end is None:
+            if offset == file.size and end is None:
                 break
             try:
-                header = check(view, offset)
+                header, frame = file.frame(offset)
             except UnknownVersion as error:
                 raise RecoveryError(f"{directory / name}, offset {offset}: {error}") from None
             except FrameError as error:
                 later = [directory / n for _, n in following]
-                _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
+                _refuse_damage(disk, offset, directory / name, later, outcome.next_no, error)
                 _refuse_short_log(directory / name, offset, outcome, after_no, empty)
                 _cut(disk, directory / name, offset, later, outcome, str(error))
                 _remove(disk, directory, empty)
                 return
-            links.follow(header, view, directory / name, offset)
+            links.follow(header, frame, directory / name, offset)
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
                 outcome.replayed_records += header.count
-                yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
+                yield Found(header, frame, done + offset + header.length, total)
             offset += header.length
-        done += len(view)
+        done += file.size
         outcome.resume = name
     if files:
         _refuse_short_log(directory / name, offset, outcome, after_no, empty)
@@ -263,11 +265,9 @@ def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, 
         )
 
 
-def _refuse_damage(
-    disk: Disk, view: memoryview, offset: int, path: Path, later: list[Path], number: int, error: FrameError
-) -> None:
-    for candidate, data, start in [(path, view, offset), *((p, disk.read(p), 0) for p in later)]:
-        witness = _witness(data, start, number)
+def _refuse_damage(disk: Disk, offset: int, path: Path, later: list[Path], number: int, error: FrameError) -> None:
+    for candidate, start in [(path, offset), *((p, 0) for p in later)]:
+        witness = _witness(disk.read(candidate), start, number)
         if witness is not None:
             raise RecoveryError(
                 f"{path}, offset {offset}: frame {number} is damaged ({error}), but it had been synced: a frame in "

@@ -279,6 +279,8 @@ class Replica:
         none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
         own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
         self._over = none or own or self._by_hand or (self._automatic and dead)
+        if self._automatic and not dead:
+            self._look_at = min(self._look_at, self._unchanged_since + self._timing.time_to_live)
         if self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce:
             if replaced is not None:
                 unchanged = seen.replaced == replaced.alive

@@ -47,7 +47,7 @@ from shardd.shard import open_shard
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.owner import owner_of
-from shardd.storage.wal import file_name
+from shardd.storage.wal import file_name, reopened
 
 KEEP_BYTES = 16 << 20
 """The position is kept after so many applied bytes."""
@@ -141,9 +141,15 @@ class ClosedLog:
         after_no, tail = (0, None) if found is None else (int(found[1]["frame_no"]), found[1].get("tail"))
         outcome = Outcome()
         # A log that is another shard's, or older, is refused now, and not when this machine takes over.
-        for _ in scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail):
-            pass
+        frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail)
+        unkept = sum(each.header.length for each in frames if each.header.frame_no > self._mark.frame_no)
         self.last_no = outcome.next_no - 1
+        if outcome.resume is not None:
+            # The last process may have died before its sync, or of one that failed, see `shardd.storage.wal`. What
+            # these frames say to be synced was so on the machine that made them.
+            path = self._wal / outcome.resume
+            file, _ = reopened(self._disk, path, max(0, self._disk.size(path) - unkept))
+            file.close()
 
     def _compared(self) -> Position:
         """For a directory that has kept no position: after the last part, whose last frame the log must have. If the

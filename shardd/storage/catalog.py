@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,13 @@ def load(
     for number in reversed(found):
         path = directory / file_name(number)
         try:
-            problem, contents = _read(bytes(disk.read(path)))
+            problem, contents = _read(disk.read(path))
         except CatalogError as error:
             raise CatalogError(f"{path}: {error}") from None
+        except OSError as error:
+            if error.errno != EIO:
+                raise
+            problem, contents = "not readable", None
         if contents is not None:
             wrong = mismatch(number, contents, owner)
             if wrong:
@@ -229,9 +233,9 @@ def _problem(raw: Buffer) -> str:
     return ""
 
 
-def _read(raw: bytes) -> tuple[str, dict[str, Any] | None]:
+def _read(raw: Buffer) -> tuple[str, dict[str, Any] | None]:
     problem = _problem(raw)
     if problem:
         return problem, None
-    contents = cbor2.loads(raw[HEAD.size :])
+    contents = cbor2.loads(memoryview(raw)[HEAD.size :])
     return "", contents if isinstance(contents, dict) else None

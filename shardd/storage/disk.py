@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import mmap
 import os
 import shutil
 import stat
@@ -88,7 +87,7 @@ class Disk(Protocol):
         """Open an existing file for appending and overwriting."""
 
     def read(self, path: Path) -> memoryview:
-        """The whole file, read-only. The view stays readable after the file is removed."""
+        """The whole file, read-only, as it is now. Raises OSError."""
 
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
         """`size` bytes from `offset` on, fewer if the file ends before. Raises OSError."""
@@ -192,19 +191,23 @@ class RealDisk:
         return _RealFile(path, 0)
 
     def read(self, path: Path) -> memoryview:
-        with open(path, "rb", opener=_not_a_link) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+        # Not mapped: a map ends the process where the device cannot read, or where the file is cut short meanwhile.
+        with open(path, "rb", buffering=0, opener=_not_a_link) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "is no regular file", str(path))
-            size = found.st_size
-            if not size:  # mmap refuses empty files
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+            try:
+                return memoryview(file.readall())
+            except OSError as error:
+                error.filename = str(path)
+                raise
 
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
         descriptor = _not_a_link(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(descriptor, size, offset)  # a regular file: short only at its end
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             os.close(descriptor)
 

@@ -39,6 +39,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from errno import EIO, ENOENT
 from pathlib import Path
 
 import xxhash
@@ -48,6 +49,7 @@ from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.read_ahead import READ_AHEAD, ReadAhead
 from shardd.storage.remnant import Remnants
 
 ENTRY = struct.Struct("<QQIIqqQII")
@@ -55,7 +57,6 @@ MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
 MARK_MASK = 0xFFFF_FFFF
-READ_AHEAD = 128 << 10
 PARTS_BYTES = 8 << 20
 
 
@@ -303,11 +304,14 @@ def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
 
 
 def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
-    """The entries of the first `size` bytes as the index file has them; None if it is missing or does not fit."""
+    """The entries of the first `size` bytes as the index file has them; None if it is missing, does not fit, or
+    the device cannot read it. Raises OSError."""
     try:
         raw = bytes(disk.read(segment.index_path))
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (ENOENT, EIO):
+            return None
+        raise
     entries: list[Entry] = []
     end = 0
     for at in range(0, len(raw) - ENTRY_SIZE + 1, ENTRY_SIZE):
@@ -326,19 +330,18 @@ def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
 
 def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     """The entries of the first `size` bytes as the frames have them. Raises `SegmentError` for damage, OSError."""
-    view = disk.read(segment.data_path)
-    if len(view) < size:
-        raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
+    file = ReadAhead(disk, segment.data_path)
+    if file.size < size:
+        raise SegmentError(f"{segment.data_path} has {file.size} bytes, but the catalog says {size} belong to it")
     entries: list[Entry] = []
     offset = 0
     while offset < size:
         try:
-            header = check(view, offset)
+            header, frame = file.frame(offset)
             if header.kind != Kind.BATCH:
                 raise FrameError(f"a frame of kind {header.kind} in a segment")
         except FrameError as error:
             raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
-        frame = view[offset : offset + header.length]
         batch = Batch(frame, header.first_seq, decode_batch(frame, header))
         entries.append(
             Entry(
@@ -350,7 +353,7 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
                 batch.last_ts,
                 batch.size,
                 header.flags_at,
-                mark_at(view, offset + header.flags_at),
+                mark_at(frame, header.flags_at),
             )
         )
         offset += header.length
@@ -370,12 +373,17 @@ def mark_at(view: Buffer, flags_at: int) -> int:
     return int(MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
 
 
-def marks_of(view: memoryview, entries: list[Entry]) -> list[int]:
-    """The marks of the frames in a segment's bytes at the places that the entries name; -1 where there can be none."""
-    return [
-        mark_at(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
-        for entry in entries
-    ]
+def _tails(disk: Disk, segment: Segment, entries: list[Entry]) -> list[bytes]:
+    """Checksum and delete flags of the frames at the places that the entries name; empty where there can be none.
+    Raises `SegmentError`, OSError."""
+    tails, file = [], ReadAhead(disk, segment.data_path)
+    for entry in entries:
+        there = HEADER.size < entry.flags_at <= entry.length
+        size = CHECKSUM.size + entry.count if there else 0
+        tails.append(file.part(entry.offset + entry.flags_at - CHECKSUM.size, size) if there else b"")
+        if len(tails[-1]) < size:
+            raise SegmentError(f"{segment.data_path} ends in the frame at offset {entry.offset}")
+    return tails
 
 
 def load_batches(
@@ -388,22 +396,21 @@ def load_batches(
     for damage, OSError.
     """
     entries = read_index(disk, segment, size)
-    view = disk.read(segment.data_path)
-    if len(view) < size:
-        raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
-    marks = marks_of(view, entries)
+    if (there := disk.size(segment.data_path)) < size:
+        raise SegmentError(f"{segment.data_path} has {there} bytes, but the catalog says {size} belong to it")
+    tails = _tails(disk, segment, entries)
+    marks = [mark_at(tail, CHECKSUM.size) if tail else -1 for tail in tails]
     if any(entry.mark not in (0, mark) for entry, mark in zip(entries, marks, strict=True)):
         entries = from_data(disk, segment, size)  # the index is of other frames
-        marks = [entry.mark for entry in entries]
+        tails, marks = _tails(disk, segment, entries), [entry.mark for entry in entries]
     chain = chained(0, marks)
     if segment.chain not in (None, chain):
         raise not_ours(segment)
     segment.chain = chain
     batches = []
     found = 0
-    for entry in entries:
-        flags_from = entry.offset + entry.flags_at
-        flags = bytes(view[flags_from : flags_from + entry.count])
+    for entry, tail in zip(entries, tails, strict=True):
+        flags = tail[CHECKSUM.size :]
         times = (entry.first_ts, entry.last_ts)
         stored = StoredFrame(segment, entry)
         batch = Batch.of_file(stored, entry.first_seq, entry.count, times, entry.size, flags)

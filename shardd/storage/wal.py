@@ -32,7 +32,7 @@ Where the process may die, and what recovery then finds:
     in `_rotate`                the old file alone, or followed by an empty one: both are valid
     in `rescue`, before rename  the old file whole, and a `.tmp` that recovery removes
     in `rescue`, after rename   the new file, which supersedes the old one's tail
-    in `_write_again`           the same bytes
+    in `reopened`               the same bytes
 """
 
 from __future__ import annotations
@@ -61,6 +61,20 @@ def first_no_of(name: str) -> int | None:
     if name.startswith("wal-") and name.endswith(".log") and name[4:-4].isdecimal():
         return int(name[4:-4])
     return None
+
+
+def reopened(disk: Disk, path: Path, unsynced_at: int) -> tuple[File, int]:
+    """A log file and its size. Its bytes from an offset on are written again in place, and it is synced. Blocks. Raises
+    OSError, but not for a full disk: a copy-on-write file system needs room, and then the sync alone has to do."""
+    file, size = disk.open(path), disk.size(path)
+    try:
+        if unsynced_at < size:
+            file.write_at(unsynced_at, disk.read_part(path, unsynced_at, size - unsynced_at))
+    except OSError as error:
+        if not is_full(error):
+            raise
+    file.sync()
+    return file, size
 
 
 class Rescued(MapBody):
@@ -129,21 +143,7 @@ class Wal:
         if resume is None:
             self._file, self._size = self._create(next_no), 0
         else:
-            self._file = disk.open(directory / resume)
-            self._size = disk.size(directory / resume)
-            self._write_again(directory / resume, unsynced_at)
-            self._file.sync()
-
-    def _write_again(self, path: Path, offset: int) -> None:
-        """Write the bytes of the file from an offset on in place. Raises OSError, but not for a full disk: a
-        copy-on-write file system needs room for it, and then the sync alone has to do."""
-        if offset >= self._size:
-            return
-        try:
-            self._file.write_at(offset, self._disk.read_part(path, offset, self._size - offset))
-        except OSError as error:
-            if not is_full(error):
-                raise
+            self._file, self._size = reopened(disk, directory / resume, unsynced_at)
 
     def _create(self, first_no: int) -> File:
         file = self._disk.create(self._directory / file_name(first_no))

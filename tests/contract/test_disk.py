@@ -153,6 +153,15 @@ def test_a_view_has_the_bytes_that_were_there(scene: Scene) -> None:
     assert bytes(view) == b"abc"
 
 
+def test_a_view_outlives_a_cut(scene: Scene) -> None:
+    """A map would end the process here, as it does where the device cannot read."""
+    file = scene.file("log", b"abc")
+    view = scene.disk.read(scene.path / "log")
+    file.truncate(0)
+    file.close()
+    assert bytes(view) == b"abc"
+
+
 def test_an_empty_file_is_read(scene: Scene) -> None:
     scene.file("log").close()
     assert scene.content("log") == b""

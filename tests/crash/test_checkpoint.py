@@ -119,7 +119,8 @@ def _in_between(found: State, allowed: list[State]) -> bool:
     return all(found.get(n) == before[n] for n in before) and all(found[n][0] == [] and n in after for n in extra)
 
 
-def test_an_unreadable_catalog_falls_back_to_the_one_before() -> None:
+@pytest.mark.parametrize("bad_sector", [False, True])
+def test_an_unreadable_catalog_falls_back_to_the_one_before(bad_sector: bool) -> None:
     shard = Harness(**LIMITS)
     script = Script(shard)
     script.run()
@@ -127,10 +128,14 @@ def test_an_unreadable_catalog_falls_back_to_the_one_before() -> None:
     assert isinstance(disk, FaultDisk)
     names = [name for name in disk.list(SHARD) if name.startswith("catalog-")]
     assert len(names) == 2
-    disk.names[SHARD / names[1]].data[40] ^= 1
+    if bad_sector:
+        disk.bad[SHARD / names[1]] = range(40, 41)
+    else:
+        disk.names[SHARD / names[1]].data[40] ^= 1
     again = shard.restarted()
     assert state(again) == script.states[-1]
     again.append("safe", "goes on")
+    disk.bad.clear()
     again.shard.checkpoint_now()
     assert again.restarted().everything("safe")[-1]["data"] == "goes on"
 

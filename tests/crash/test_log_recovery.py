@@ -85,6 +85,18 @@ def test_damage_that_a_later_frame_proves_is_refused_with_its_place() -> None:
     assert disk.names[path].data == damaged, "nothing may be changed"
 
 
+def test_a_bad_sector_in_the_log_is_refused_with_its_file() -> None:
+    shard = loaded()
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    path = last_file(disk)
+    before = bytes(disk.names[path].data)
+    disk.bad[path] = range(len(before) - 1, len(before))
+    with pytest.raises(OSError, match=rf"Input/output error: '{path}'"):
+        shard.restarted()
+    assert bytes(disk.names[path].data) == before
+
+
 def test_damage_in_an_older_file_is_refused() -> None:
     shard = loaded(wal_segment_bytes=4096)
     for i in range(100):

@@ -168,6 +168,44 @@ def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> Non
     assert data(again.restarted(), "good") == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("where", ["in a body", "in flags"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_start_that_meets_a_bad_sector_sets_one_topic_apart(where: str, known: bool) -> None:
+    """`known`: the start takes the topic from the catalog alone, and the first request reads its files."""
+    shard, disk = stored()
+    if not known:
+        shard.append("bad", "in the log only")
+        shard.shard.commits.sync_now()
+    path = max(path for path in disk.names if path.suffix == ".data" and path.parent.name == f"{1:016x}")
+    at = {"in a body": 80, "in flags": check(disk.read(path)).flags_at}[where]
+    disk.bad[path] = range(at, at + 1)
+    again = shard.restarted()
+    refusal(again, body={"from_seq": 30})
+    check_refused(again)
+    problems = verify(disk, SHARD, FakeClock(), again.limits).problems
+    assert problems
+    assert all('topic "bad"' in problem and str(path) in problem for problem in problems)
+    again.append("good", "c")
+    checkpoint(again)
+    again = again.restarted()
+    check_refused(again)
+    del disk.bad[path]
+    again.clock.advance(61_000)
+    assert data(again) == [*range(40), *(["in the log only"] if not known else [])]
+    assert data(again, "good") == ["a", "b", "c"]
+
+
+def test_an_index_with_a_bad_sector_is_told_and_made_from_its_segment() -> None:
+    shard, disk = stored()
+    shard.append("bad", "in the log only")
+    path = next(path for path in sorted(disk.names) if path.suffix == ".idx" and not cold(path))
+    disk.bad[path] = range(1)
+    again = shard.restarted()
+    checkpoint(again)
+    assert data(again.restarted()) == [*range(40), "in the log only"]
+    assert any(str(path) in problem for problem in verify(disk, SHARD, FakeClock(), again.limits).problems)
+
+
 def about_to_move() -> tuple[Harness, FaultDisk, Path]:
     """A shard whose next checkpoint moves the file at this path to the cold tier. It has a delete flag."""
     disk = FaultDisk()

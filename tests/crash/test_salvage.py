@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardd.offline.salvage import salvage
+from proto.format.frame import check
+from shardd.offline.salvage import SECTOR, salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
@@ -105,6 +106,25 @@ def test_what_is_whole_stays_and_the_rest_is_told() -> None:
     assert records(again, "good") == (["a", "b", "c", "c", "c"], [])
     assert not verify(disk, SHARD, FakeClock(), again.limits).problems
     assert not segments(disk), "the files that were damaged are gone"
+
+
+@pytest.mark.parametrize("at", range(0, 50_000, 5000))
+def test_a_bad_sector_costs_the_batches_in_it_and_no_others(at: int) -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    for number in range(5):
+        shard.append("bad", str(number) * 10_000, config=DURABLE)
+        checkpoint(shard)
+    (path,) = segments(disk)
+    begin = at // SECTOR * SECTOR
+    disk.bad[path] = range(begin, begin + SECTOR)
+    ends = [0]
+    while len(ends) < 6:
+        ends.append(ends[-1] + check(disk.names[path].data, ends[-1]).length)
+    hit = [n for n in range(5) if ends[n] < begin + SECTOR and begin < ends[n + 1]]
+    assert 0 < len(hit) < 3
+    assert run(disk)["kind"] == "salvaged"
+    assert [data[0] for data in records(Harness(disk, **LIMITS))[0]] == [str(n) for n in range(5) if n not in hit]
 
 
 def test_a_sound_topic_is_left_alone() -> None:

@@ -67,7 +67,7 @@ def test_the_trouble_of_a_topic_stays_with_it(tmp_path: Path, what: str) -> None
             number = itertools.count()
 
             def moved() -> bool:
-                # A checkpoint moves what earlier ones sealed, and needs writes; a topic of one write has nothing to move.
+                # A checkpoint moves what earlier ones sealed, and needs writes. A topic of one write has none to move.
                 _write(service, f"small-{next(number)}", 1)
                 return len(_bad(cold)) > len(_bad(data))
 

@@ -21,6 +21,21 @@ BACK_S = 60.0
 LONGEST_PAUSE_S = 60.0
 
 
+class Violation(AssertionError):
+    """The service broke a promise that a history does not show. Any other error of a run says nothing of a promise: it
+    may be the machine's, or the bar's own."""
+
+    def __init__(self, promise: str, text: str) -> None:
+        super().__init__(f"{promise}: {text}")
+        self.promise = promise
+
+
+def claim(held: bool, promise: str, text: str) -> None:
+    """Raise `Violation` if a promise was not held."""
+    if not held:
+        raise Violation(promise, text)
+
+
 class Bar:
     configs: ClassVar[dict[str, dict[str, Any]]] = CONFIGS
     topics: ClassVar[dict[str, f.Topic]] = TOPICS
@@ -73,7 +88,7 @@ class Bar:
             read_whole(client, topic, self.topics[topic].type == "queue")
 
     def judge(self, path: Path) -> None:
-        """Check what a history does not say. Raises `AssertionError`."""
+        """Check what a history does not say. Raises `Violation`."""
 
     def figures(self) -> str:
         """Those of this bar alone."""

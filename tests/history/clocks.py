@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.history.answers import Repeater
-from tests.history.bar import Bar
+from tests.history.bar import Bar, claim
 from tests.history.clients import Crowd, Mixed, Worker
 from tests.history.recording import Client, Recording
 from tests.support.dials import Dials
@@ -68,9 +68,9 @@ class Timed(Crowd):
         for number, (start, end) in list(self._appended.items()):
             self.checked += 1
             if ended - start < TTL_S - EARLY_S:
-                assert number in found, f"{number} is gone {ended - start:.1f} s after its append"
+                claim(number in found, "EarlyExpiry", f"{number} is gone {ended - start:.1f} s after its append")
             elif began - end > TTL_S + GRACE_S:
-                assert number not in found, f"{number} is there {began - end:.1f} s after its append"
+                claim(number not in found, "LateExpiry", f"{number} is there {began - end:.1f} s after its append")
                 del self._appended[number]
 
     def _claim(self) -> None:
@@ -80,10 +80,11 @@ class Timed(Crowd):
         if answer.outcome != "ok" or not answer.body["claimed"]:
             return
         for job in answer.body["claimed"]:
-            assert job["data"] not in self._claimed, f"job {job['data']} came twice"
+            claim(job["data"] not in self._claimed, "CameTwice", f"job {job['data']}")
             self._claimed.add(job["data"])
             start, end = self._delayed.pop(job["data"], (0.0, ended))
-            assert ended - start > DELAY_S - EARLY_S, f"job {job['data']} came {ended - start:.1f} s after its append"
+            text = f"job {job['data']} came {ended - start:.1f} s after its append"
+            claim(ended - start > DELAY_S - EARLY_S, "CameEarly", text)
             self.latest_s = max(self.latest_s, ended - end - DELAY_S)
         seqs = [job["$seq"] for job in answer.body["claimed"]]
         self.client.ask("POST", f"/v0/topics/{LATER}/ack", {"node": self.name, "seqs": seqs})
@@ -94,7 +95,7 @@ class Timed(Crowd):
         while self._delayed and time.monotonic() < deadline:
             self._claim()
             time.sleep(0.05)
-        assert not self._delayed, f"jobs {sorted(self._delayed)} do not come"
+        claim(not self._delayed, "NeverCame", f"jobs {sorted(self._delayed)}")
         self.client.close()
 
 

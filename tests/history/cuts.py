@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
-from tests.history.bar import Bar
+from tests.history.bar import Bar, Violation, claim
 from tests.history.clients import CONFIGS, Crowd
 from tests.history.recording import Client, Recording
 from tests.support.power import Power
@@ -62,7 +62,7 @@ class Suffix(Crowd):
         answer = self.client.ask("POST", f"/v0/topics/{self.topic}", body)
         if answer.outcome == "ok":
             seq = answer.body["first_seq"]
-            assert seq > self._highest, f"{self.topic}: seq {seq} was given before: {self._highest} was"
+            claim(seq > self._highest, "SeqReused", f"{self.topic}: seq {seq}, and {self._highest} was given")
             self._highest = seq
             self._acked[seq] = number, began_ns, time.monotonic_ns()
         elif answer.outcome == "unknown":
@@ -92,20 +92,23 @@ class Suffix(Crowd):
         """The topic had these records after the first `covers` cuts."""
         for seq, number in found.items():
             known = self._acked[seq][0] if seq in self._acked else number
-            assert known == number, f"{self.topic}: seq {seq} is {number}, and was {known}"
-            assert seq in self._acked or number in self._unsure, f"{self.topic}: seq {seq}, {number}, had been lost"
+            claim(known == number, "SeqReused", f"{self.topic}: seq {seq} is {number}, and was {known}")
+            sent = seq in self._acked or number in self._unsure
+            claim(sent, "Returned", f"{self.topic}: seq {seq}, {number}, had been lost")
         self._highest = max(self._highest, *found, 0)
         for seq in sorted(self._acked.keys() - found.keys()):
-            assert seq not in self._safe, f"{self.topic}: seq {seq} is lost, and had survived a cut"
+            claim(seq not in self._safe, "Lost", f"{self.topic}: seq {seq} is lost, and had survived a cut")
             number, began_ns, acked_ns = self._acked.pop(seq)
             cut_ns = self._cuts.after(began_ns)
-            assert cut_ns is not None, f"{self.topic}: seq {seq}, {number}, is lost without a cut"
+            if cut_ns is None:
+                raise Violation("Lost", f"{self.topic}: seq {seq}, {number}, is lost without a cut")
             age_ms = (cut_ns - acked_ns) / 1e6
-            assert age_ms < OLDEST_LOST_MS, f"{self.topic}: seq {seq} is lost, acknowledged {age_ms:.0f} ms before"
+            text = f"{self.topic}: seq {seq} is lost, acknowledged {age_ms:.0f} ms before"
+            claim(age_ms < OLDEST_LOST_MS, "OldLost", text)
             later = [
                 each for each, (_, at_ns, _) in self._acked.items() if each > seq and each in found and at_ns < cut_ns
             ]
-            assert not later, f"{self.topic}: seq {seq} is lost, and {later} stay"
+            claim(not later, "NotASuffix", f"{self.topic}: seq {seq} is lost, and {later} stay")
             self.lost += 1
             self.oldest_lost_ms = max(self.oldest_lost_ms, age_ms)
         before_ns = self._cuts.times_ns[covers - 1] if covers else 0
@@ -154,7 +157,8 @@ class Maker(Crowd):
         status = self.client.ask("GET", f"/v0/topics/{topic}").status
         if status in (200, 404):
             known, exists = self.there[topic], status == 200
-            assert known in (None, exists), f"{topic} was {'created' if known else 'deleted'}, and a cut undid it"
+            text = f"{topic} was {'created' if known else 'deleted'}, and a cut undid it"
+            claim(known in (None, exists), "Undone", text)
             self.there[topic] = exists
 
     def check_all(self) -> None:

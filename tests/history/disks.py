@@ -26,13 +26,13 @@ from random import Random
 from typing import Any, ClassVar
 
 from proto.model.names import shard_of
-from tests.history.bar import BACK_S, Bar
+from tests.history.bar import BACK_S, Bar, Violation, claim
 from tests.history.clients import Crowd, Mixed, Paced, Watcher, Worker
 from tests.history.cuts import PowerCuts
 from tests.history.recording import Client, Recording
 from tests.support.power import Power
 from tests.support.programs import leave_out
-from tests.support.pulse import Beat, Pulse, answered, bound_ms, p99
+from tests.support.pulse import Beat, Pulse, outside, p99, unwell, waits_ms
 from tests.support.service import Service, until
 from tests.support.volume import VolumeError, volume
 from topics_history import format as f
@@ -153,7 +153,7 @@ class BadDisks(Bar):
         time.sleep(self.rng.uniform(least_s, most_s) * self.scale)
 
     def _heal(self, service: Service, *, by_hand: bool) -> None:
-        """Wait until each shard takes writes. Raises `AssertionError` if one does not, or is read-only and should not
+        """Wait until each shard takes writes. Raises `Violation` if one does not, or is read-only and should not
         be."""
         for number, topic in enumerate(PROBES):
             if by_hand and _probe(service, topic) == "read_only":
@@ -165,14 +165,15 @@ class BadDisks(Bar):
 
     def finish(self, client: Client, path: Path) -> None:
         assert self._pulse is not None
-        self._beats = answered(self._pulse.stop(), self._down)
+        self._beats = outside(self._down, self._pulse.stop())
         super().finish(client, path)
 
     def judge(self, path: Path) -> None:
         self._longest_s = longest_answer_s(path)
-        assert self._longest_s < LONGEST_ANSWER_S, f"a request had no answer for {self._longest_s:.1f} s"
-        took_ms, most_ms = p99(beat.took_ms for beat in self._beats), bound_ms(self._beats, HEALTH_MS)
-        assert took_ms < most_ms, f"health took {took_ms:.0f} ms, and may take {most_ms:.0f}"
+        text = f"a request had no answer for {self._longest_s:.1f} s"
+        claim(self._longest_s < LONGEST_ANSWER_S, "SlowAnswer", text)
+        wrong = unwell(self._beats, HEALTH_MS)
+        claim(not wrong, "Health", wrong)
 
     def close(self) -> None:
         if self._pulse is not None:
@@ -181,7 +182,7 @@ class BadDisks(Bar):
 
     def figures(self) -> str:
         struck = ", ".join(f"{count} {kind}" for kind, count in self._struck.items())
-        health = f"{p99(beat.took_ms for beat in self._beats):.1f} ms (p99), at most {_most(self._beats):.1f} ms"
+        health = f"{p99(waits_ms(self._beats)):.1f} ms (p99), at most {_most(self._beats):.1f} ms"
         return (
             f"disk: {struck}; {self._faults.failed} syncs failed, {self._by_hand} shards restarted by hand; "
             f"power cuts: {self._power.figures()}; longest answer {self._longest_s:.1f} s; health within {health}"
@@ -203,8 +204,8 @@ def _await_writes(service: Service, topic: str) -> None:
     try:
         until(taken, f"{topic} to take writes again", HEALS_S)
     except AssertionError as error:
-        raise AssertionError(f"{error}; the last answer: {told[-1]}{service.log_tail()}") from None
-    assert "read_only" not in told, f"the shard of {topic} was read-only"
+        raise Violation("NotHealed", f"{error}; the last answer: {told[-1]}{service.log_tail()}") from None
+    claim("read_only" not in told, "ReadOnly", f"the shard of {topic} was read-only")
 
 
 def _most(beats: list[Beat]) -> float:

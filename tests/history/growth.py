@@ -16,8 +16,9 @@ from typing import Literal
 
 FEWEST = 12
 """Samples after the first third without which there is no verdict."""
-MOST = 120
-"""Points of a series; more samples are joined, each group by its median."""
+MOST = 30
+"""Points of a series; more samples are joined, each group by its median. Memory stays for a while where it is, so that
+samples which follow one another are no independent witnesses."""
 STEADY = 3.5
 """Standard deviations of Kendall's sum that are no chance."""
 SHARE = 0.05

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import ClassVar
 
-from tests.history.bar import Bar, kill, pause, read_whole
+from tests.history.bar import Bar, claim, kill, pause, read_whole
 from tests.history.clients import Crowd
 from tests.history.recording import Client, Recording, body_of
 from tests.support.service import Service, until
@@ -140,7 +140,7 @@ def _bodies(client: Client, topic: str) -> list[str]:
 
 
 def ends(path: Path, queue: str, waiting: Counter[str], dead: Counter[str]) -> Counter[str]:
-    """Compare each job of a queue in a history with its end; count the ends. Raises `AssertionError`."""
+    """Compare each job of a queue in a history with its end; count the ends. Raises `Violation`."""
     published: dict[str, bool] = {}
     """body → whether its publisher knows."""
     leased: dict[str, str] = {}
@@ -163,13 +163,13 @@ def ends(path: Path, queue: str, waiting: Counter[str], dead: Counter[str]) -> C
     for body in published.keys() | waiting.keys() | dead.keys():
         known = [("waiting", waiting[body]), ("dead", dead[body]), ("completed", int(completed.get(body, False)))]
         count = sum(times for _, times in known)
-        assert body in published, f"{queue}: {body} was not published, and is {known}"
-        assert count <= 1, f"{queue}: {body} has more than one end: {known}"
+        claim(body in published, "Invented", f"{queue}: {body} was not published, and is {known}")
+        claim(count <= 1, "EndedTwice", f"{queue}: {body} has more than one end: {known}")
         if count:
             found[next(end for end, times in known if times)] += 1
         elif body in completed:
             found["completed, as far as workers know"] += 1
         else:
-            assert not published[body], f"{queue}: {body} was published, and has no end"
+            claim(not published[body], "JobLost", f"{queue}: {body} was published, and has no end")
             found["never published"] += 1
     return found

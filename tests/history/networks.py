@@ -17,7 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from random import Random
 
-from tests.history.bar import BACK_S, Bar
+from tests.history.bar import BACK_S, Bar, claim
 from tests.history.clients import Crowd, Mixed, Poller, SocketWatcher, Watcher
 from tests.history.recording import Client, Recording
 from tests.history.streams import Followed
@@ -77,7 +77,7 @@ class BadNetworks(Bar):
     def judge(self, path: Path) -> None:
         strong = {each.name for each in self._watchers if each.stream.consistency == "strong"}
         self._claims, found = early_claims(path, strong)
-        assert not found, found[:5]
+        claim(not found, "EarlyCaughtUp", f"{found[:5]}")
 
     def figures(self) -> str:
         assert self._network is not None
@@ -87,7 +87,7 @@ class BadNetworks(Bar):
 
 
 def catch_up(stream: Followed, heads: dict[str, int]) -> None:
-    """Follow a stream until its client has everything. Raises `AssertionError` if it brings nothing for too long."""
+    """Follow a stream until its client has everything. Raises `Violation` if it brings nothing for too long."""
     moved, deadline = -1, 0.0
 
     def ended() -> bool:
@@ -101,7 +101,7 @@ def catch_up(stream: Followed, heads: dict[str, int]) -> None:
     while not ended():
         stream.follow(ended)
     behind = {topic: head for topic, head in heads.items() if stream.positions[topic] < head}
-    assert not behind, f"{stream.client.name} is at {stream.positions}, and does not get to {behind}"
+    claim(not behind, "StreamStuck", f"{stream.client.name} is at {stream.positions}, and does not get to {behind}")
 
 
 def early_claims(path: Path, strong: Collection[str]) -> tuple[int, list[str]]:

@@ -1,4 +1,5 @@
 """`make prove BAR=1 MINUTES=1 SEED=7`: run a bar, print figures and violations. Ends with 1 if there are any.
+A long run is several, each with a service and a seed of its own, and with the command that repeats it.
 
 Bars 3 and 4 are counted: `make prove BAR=4 DRAWS=2000`. `ARGS="--only 17"` repeats one draw of bar 4.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from tests.history import bars, damage
+from tests.history.bar import Violation
 from topics_history.__main__ import lines
 
 CUTS_OF_A_SERVICE = 25
@@ -48,9 +50,16 @@ def main() -> int:
 
 def _service(options: argparse.Namespace, seed: int, faults: int) -> int:
     directory = Path(tempfile.mkdtemp(prefix="topics-prove-"))
-    lasts = f"{faults} faults" if faults else f"{options.minutes:g} minutes"
-    print(f"bar {options.bar}, {lasts}, seed {seed}, {options.clients} clients, in {directory}")
-    outcome = bars.run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients, faults=faults)
+    lasts = f"DRAWS={faults}" if faults else f"MINUTES={options.minutes:g}"
+    print(
+        f'make prove BAR={options.bar} {lasts} SEED={seed} ARGS="--clients {options.clients}", in {directory}',
+        flush=True,
+    )
+    try:
+        outcome = bars.run(directory, options.bar, 60 * options.minutes, seed, clients=options.clients, faults=faults)
+    except Violation as violation:
+        print(f"{violation}\nthe history is {directory / 'history.jsonl'}")
+        return 1
     report = outcome.report
     print("\n".join(lines(report)))
     print(f"{outcome.seconds:.0f} s; back within {outcome.longest_back_s:.1f} s; slowest {outcome.slowest_s:.1f} s")
@@ -65,7 +74,8 @@ def _service(options: argparse.Namespace, seed: int, faults: int) -> int:
 
 def _damage(options: argparse.Namespace) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    print(f"bar 4, {options.draws} draws, seed {options.seed}")
+    only = "" if options.only is None else f' ARGS="--only {options.only}"'
+    print(f"make prove BAR=4 DRAWS={options.draws} SEED={options.seed}{only}", flush=True)
     began = time.monotonic()
     figures = damage.run(options.draws, options.seed, options.only)
     for failure in figures.failures:

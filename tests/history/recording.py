@@ -39,13 +39,15 @@ class Answer:
 
 
 class Recording:
-    """The history of all clients. `slowest_ns` is the longest request that was answered, beyond what it waited for."""
+    """The history of all clients. `answered` requests had an answer; the longest of them took `slowest_ns`, beyond what
+    it waited for."""
 
     def __init__(self, path: Path, topics: dict[str, f.Topic], routers: list[f.Router]) -> None:
         self._file = path.open("wb")
         self._writer = f.Writer(self._file, topics, routers)
         self._lock = threading.Lock()
         self.operations = 0
+        self.answered = 0
         self.slowest_ns = 0
 
     def now_ns(self) -> int:
@@ -60,6 +62,7 @@ class Recording:
             self._writer.write(kind(client=client, start_ns=start_ns, end_ns=end_ns, outcome=outcome, **more))
             self.operations += 1
             if outcome == "ok" and kind not in (f.Frame, f.Fault):
+                self.answered += 1
                 self.slowest_ns = max(self.slowest_ns, end_ns - start_ns - waited_ns)
         return end_ns
 

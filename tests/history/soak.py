@@ -1,7 +1,8 @@
 """`make soak MINUTES=30`: a steady load of all features, and whether anything grows. Then an overload.
 
 The samples, an image of them (if matplotlib is installed) and the verdict stay in a directory of their own. Ends with 1
-if a series grows, a request had an answer that the API does not have, or the overload broke a bound.
+if the load was not steady, a series grows or cannot be judged, something happened that never does (`samples.NEVER`), a
+process was replaced, a request had an answer that the API does not have, or the overload broke a bound.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +20,17 @@ from tests.history import growth, overload, samples
 from tests.history.bar import ROUTER
 from tests.history.growth import Judged
 from tests.history.steady import ENVIRONMENT, STEADY, Unrecorded, crowd
+from tests.support.looped import Looped
 from tests.support.pulse import Pulse
 from tests.support.service import Service, until
 
 SAMPLE_EVERY_S = 10.0
+SEEN = 0.9
+"""The share of the samples that each series is in, at least."""
+SILENT_S = 60.0
+"""The longest time without a success, of a kind of request and of a client."""
+NOT_OK, FEW = 0.001, 5
+"""The share of the requests of a kind that may not succeed, and how many may in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +39,39 @@ class Soaked:
     judged: dict[str, Judged]
     counts: dict[str, int]
     """Requests by kind and outcome."""
+    silences_s: dict[str, float]
+    """The longest time without a success, by kind of request and by client."""
+    pids: dict[str, set[int]]
+    """Of each process of the service, by name."""
 
-    def growing(self) -> list[str]:
-        return [name for name, each in self.judged.items() if each.verdict == "grows"]
+    def broken(self) -> list[str]:
+        """Why the service did not pass, or the soak shows nothing."""
+        most = max(map(len, self.series.values()), default=0)
+        found = [f"{name} grows by {each.rise:.1f}" for name, each in self.judged.items() if each.verdict == "grows"]
+        for name in sorted(samples.expected(self.pids)):
+            taken = len(self.series.get(name, ()))
+            if not taken or taken < SEEN * most:
+                found.append(f"{name} is in {taken} of {most} samples")
+            elif self.judged[name].verdict == "too short":
+                found.append(f"{name} has too few samples")
+        for name in samples.NEVER:
+            if worst := max((value for _, value in self.series.get(name, ())), default=0.0):
+                found.append(f"{name} was {worst:g}")
+        found += [f"{name} was replaced" for name, pids in self.pids.items() if len(pids) != 1]
+        found += [f"{name}: no success for {each:.0f} s" for name, each in self.silences_s.items() if each > SILENT_S]
+        return found + self._not_ok()
+
+    def _not_ok(self) -> list[str]:
+        requests, failed = Counter[str](), Counter[str]()
+        for what, count in self.counts.items():
+            kind, _, outcome = what.rpartition(" ")
+            requests[kind] += count
+            failed[kind] += count if outcome in ("failed", "unknown") else 0
+        return [
+            f"{count} of {requests[kind]} {kind} did not succeed"
+            for kind, count in failed.items()
+            if count > max(FEW, NOT_OK * requests[kind])
+        ]
 
 
 def begin(service: Service) -> None:
@@ -46,7 +85,7 @@ def begin(service: Service) -> None:
 def soak(
     service: Service, directory: Path, seconds: float, seed: int, clients: int, every_s: float = SAMPLE_EVERY_S
 ) -> Soaked:
-    """Load the service for so long, and judge the samples. Raises what a client raises."""
+    """Load the service for so long, and judge the samples. Raises what a client or the sampler raises."""
     begin(service)
     latencies = samples.Latencies()
     recording = Unrecorded(latencies)
@@ -54,23 +93,26 @@ def soak(
     path = directory / "samples.jsonl"
     sampler = samples.Sampler(service, pulse, latencies, path, every_s)
     loaded = crowd(service, recording, clients, seed)
+    threads: list[Looped] = [sampler, *loaded]
     ends = time.monotonic() + seconds
     try:
-        sampler.start()
-        for each in loaded:
+        until(pulse.news, "a pulse")
+        for each in threads:
             each.start()
         until(
-            lambda: time.monotonic() > ends or any(each.failure for each in loaded), "the end of the soak", seconds + 60
+            lambda: time.monotonic() > ends or any(each.failure for each in threads),
+            "the end of the soak",
+            seconds + 60,
         )
+        silences_s = recording.silences_s(each.name for each in loaded)
     finally:
-        for each in loaded:
+        for each in threads:
             each.stopping.set()
-        sampler.stop()
         pulse.stop()
-    for each in loaded:
+    for each in threads:
         each.finish()
     series = samples.read(path)
-    return Soaked(series, growth.all_judged(series), dict(recording.counts))
+    return Soaked(series, growth.all_judged(series), dict(recording.counts), silences_s, sampler.pids)
 
 
 def main() -> int:
@@ -93,7 +135,7 @@ def main() -> int:
             print(f"not drawn: {error}")
         loaded = overload.run(service, directory, seconds / 5)
     print(loaded)
-    broken = [*found.growing(), *loaded.broken()]
+    broken = [*found.broken(), *loaded.broken()]
     print("\n".join(f"BROKEN: {each}" for each in broken) or "everything is flat, and the overload kept its bounds")
     return int(bool(broken))
 

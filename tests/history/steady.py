@@ -10,6 +10,7 @@ import http.client
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from tests.history.clients import CONFIGS, Crowd, Mixed, Paced, Poller, SocketWatcher, Watcher, Worker
@@ -47,13 +48,25 @@ LISTS = (
 )
 
 
+KINDS = (
+    *("Append", "Read", "Frame", "GetState", "Delete", "CursorPut", "CursorGet", "Claim", "Ack", "Nack", "Extend"),
+    *("topics", "routers", "cursors", "watch", "lines of a watch", "metrics", "ready"),
+)
+"""What clients do. Each kind succeeds again and again."""
+
+
 class Unrecorded:
-    """In the place of a recording: counts outcomes, and keeps how long appends took until they are sampled."""
+    """In the place of a recording: counts outcomes, keeps how long appends took until they are sampled, and notes for
+    how long nothing succeeded."""
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
+        """Requests by kind and outcome."""
+        self._began = time.monotonic()
+        self._last: dict[str, float] = {}
+        self._silent_s: dict[str, float] = {}
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -62,14 +75,28 @@ class Unrecorded:
         self, kind: type[f.Operation], client: str, start_ns: int, outcome: f.Outcome, waited_ns: int = 0, **more: Any
     ) -> int:
         end_ns = self.now_ns()
-        self.count(f"{kind.__name__} {outcome}")
+        self.count(kind.__name__, outcome, client)
         if kind is f.Append and outcome == "ok":
             self._latencies.add((end_ns - start_ns) / 1e6)
         return end_ns
 
-    def count(self, what: str) -> None:
+    def count(self, kind: str, outcome: str, client: str) -> None:
+        now = time.monotonic()
         with self._lock:
-            self.counts[what] += 1
+            self.counts[f"{kind} {outcome}"] += 1
+            if outcome == "ok" and kind != f.Open.__name__:  # a stream that opens may still bring nothing
+                for each in (kind, client):
+                    self._silent_s[each] = max(self._silent_s.get(each, 0.0), now - self._last.get(each, self._began))
+                    self._last[each] = now
+
+    def silences_s(self, clients: Iterable[str]) -> dict[str, float]:
+        """The longest time without a success, of each kind and each client."""
+        now = time.monotonic()
+        with self._lock:
+            return {
+                each: max(self._silent_s.get(each, 0.0), now - self._last.get(each, self._began))
+                for each in (*KINDS, *clients)
+            }
 
 
 class SteadyMixed(Paced, Mixed):
@@ -90,16 +117,19 @@ class Others(Crowd):
 
     def turn(self) -> None:
         kinds = (self._append, self._job, self._work, self._come_and_go, self._list, self._watch)
-        self.rng.choices(kinds, (6, 4, 4, 3, 2, 0.1))[0]()
+        self.rng.choices(kinds, (6, 4, 4, 3, 2, 0.2))[0]()
         self.stopping.wait(self.rng.random() * 0.04)
 
     def _ask(self, method: str, path: str, body: Any = None, *, absent: bool = False) -> Any:
         """The answer; None if there was none, or a refusal."""
         answer = self.client.ask(method, path, body)
-        self.client.recording.count(f"{path.partition('?')[0].split('/')[2]} {answer.outcome}")
-        expected = answer.status in (0, 200, 201, 429, 503) or (absent and answer.status == 404)
-        assert expected, (method, path, answer)
+        gone = absent and answer.status == 404
+        self._count(path.partition("?")[0].split("/")[2], "absent" if gone else answer.outcome)
+        assert answer.status in (0, 200, 201, 429, 503) or gone, (method, path, answer)
         return answer.body if answer.outcome == "ok" else None
+
+    def _count(self, kind: str, outcome: str) -> None:
+        self.client.recording.count(kind, outcome, self.name)
 
     def _append(self) -> None:
         topic = self.rng.choice([*CLASSES, SHORT])
@@ -135,31 +165,39 @@ class Others(Crowd):
             self._ask("GET", self.rng.choice(LISTS))
 
     def _scrape(self) -> None:
-        connection = self.client.connect()
+        connection, outcome = self.client.connect(), "unknown"
         try:
             connection.request("GET", "/v0/metrics")
-            connection.getresponse().read()
+            response = connection.getresponse()
+            if response.read() and response.status == 200:
+                outcome = "ok"
         except (OSError, http.client.HTTPException):
             pass
         finally:
             connection.close()
+        self._count("metrics", outcome)
 
     def _watch(self) -> None:
         """Open a session over a prefix, and read some lines of it."""
         told = self._ask("POST", "/v0/watch", {"prefix": MADE, "heartbeat_ms": 1000})
         if told is None:
             return
-        connection = self.client.connect()
+        connection, outcome = self.client.connect(), "unknown"
         try:
             connection.request("GET", f"/v0/watch/{told['wid']}")
             response = connection.getresponse()
-            for _ in range(self.rng.randrange(20)):
-                if self.stopping.is_set() or not response.readline():
+            for _ in range(self.rng.randrange(1, 8)):
+                if self.stopping.is_set():
+                    return
+                if response.status != 200 or not response.readline():
                     break
+            else:
+                outcome = "ok"
         except (OSError, http.client.HTTPException):
             pass
         finally:
             connection.close()
+        self._count("lines of a watch", outcome)
 
 
 def crowd(service: Service, recording: Unrecorded, clients: int, seed: int) -> list[Crowd]:

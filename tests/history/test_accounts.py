@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.history.bar import Violation
 from tests.history.cuts import Cuts, Maker, Suffix
 from tests.history.disks import longest_answer_s
 from tests.history.jobs import ends
 from tests.support.histories import Story
-from tests.support.pulse import answered, beats, bound_ms
+from tests.support.pulse import Beat, beats, bound_ms, outside, unwell
 from topics_history import format as f
 
 MS = 1_000_000
@@ -53,7 +54,7 @@ def test_each_job_has_one_end(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_is_lost_or_there_twice_is_found(tmp_path: Path, waiting: str, dead: str, error: str) -> None:
-    with pytest.raises(AssertionError, match=error):
+    with pytest.raises(Violation, match=error):
         jobs(tmp_path, waiting, dead)
 
 
@@ -88,14 +89,14 @@ def test_a_cut_may_take_the_last_records_of_class_disk() -> None:
     ],
 )
 def test_any_other_loss_is_found(cuts: list[int], found: dict[int, int], error: str) -> None:
-    with pytest.raises(AssertionError, match=error):
+    with pytest.raises(Violation, match=error):
         writer(cuts, **SENT)._compare(found, len(cuts))
 
 
 def test_what_survived_a_cut_is_not_lost_at_the_next() -> None:
     account = writer([100, 200], **SENT)
     account._compare({1: 1, 2: 2, 3: 3, 4: 4}, 1)
-    with pytest.raises(AssertionError, match="had survived a cut"):
+    with pytest.raises(Violation, match="had survived a cut"):
         account._compare({1: 1, 2: 2}, 2)
 
 
@@ -117,7 +118,7 @@ def test_a_topic_that_a_cut_brings_back_or_takes_is_found(there: bool | None, st
         maker.look("t")
         assert maker.there == {"t": True}
         return
-    with pytest.raises(AssertionError, match="a cut undid it"):
+    with pytest.raises(Violation, match="a cut undid it"):
         maker.look("t")
 
 
@@ -137,5 +138,26 @@ def test_beats_while_the_service_is_down_are_left_out(tmp_path: Path) -> None:
     path.write_text("10.0 5.0 0.1 200\n11.0 0.0 0.2 0\n12.0 900.0 0.1 200\n14.0 7.0 30.0 200\n15.0 8.0")
     found = beats(path)
     assert [beat.status for beat in found] == [200, 0, 200, 200]
-    assert [beat.took_ms for beat in answered(found, [(12.5, 13)])] == [5, 7]
-    assert bound_ms(answered(found), 100) == 400
+    up = outside([(10.9, 11.1), (12.5, 13)], found)
+    assert [beat.took_ms for beat in up] == [5, 7]
+    assert bound_ms(up, 100) == 400
+
+
+@pytest.mark.parametrize(
+    ("beats", "wrong"),
+    [
+        ([Beat(n, 5, 0.1, 200) for n in range(200)], ""),
+        ([Beat(n, 5, 0.1, 200) for n in range(199)] + [Beat(200, 90, 0.1, 200)], ""),
+        ([], "was not asked"),
+        ([Beat(n, 5, 0.1, 200) for n in range(199)] + [Beat(200, 0.2, 0.1, 0)], "no answer"),
+        ([Beat(n, 5, 0.1, 200) for n in range(199)] + [Beat(200, 5, 0.1, 503)], "a refusal"),
+        ([Beat(n, 120, 0.1, 200) for n in range(200)], "took 120 ms"),
+        ([Beat(n, 120, 10, 200) for n in range(200)], ""),
+        ([Beat(n, 5, 0.1, 200) for n in range(999)] + [Beat(1000, 9000, 0.1, 200)], "ms"),
+    ],
+    ids=["well", "one is slow", "none", "no answer", "refused", "slow", "a busy machine", "a silence of nine seconds"],
+)
+def test_a_pulse_is_well_if_each_beat_is_answered_in_time(beats: list[Beat], wrong: str) -> None:
+    found = unwell(beats, 100)
+    assert bool(found) == bool(wrong)
+    assert wrong in found

@@ -23,6 +23,7 @@ GROWING: dict[str, Callable[[int], float]] = {
     "a leak below a saw of checkpoints": lambda n: 100 + 0.2 * n + 30 * (n % 12) / 12,
     "one more descriptor in ten samples": lambda n: 40 + n // 10,
     "a leak that has spikes": lambda n: 60 + 0.1 * n + (500 if n % 17 == 0 else 0),
+    "a leak that begins late": lambda n: 60 + max(0, n - 130) + NOISE.gauss(0, 1),
     "a leak that gets slower": lambda n: 100 * math.sqrt(n),
 }
 FLAT: dict[str, Callable[[int], float]] = {
@@ -35,6 +36,17 @@ FLAT: dict[str, Callable[[int], float]] = {
     "it falls": lambda n: 200 - 0.5 * n,
     "it rises by less than matters": lambda n: 60 + 0.01 * n,
 }
+SEEDS = 40
+
+
+def wandering(seed: int) -> list[tuple[float, float]]:
+    """Noise that remembers: each sample is mostly the one before, as memory is."""
+    rng, away = Random(seed), 0.0
+    found = []
+    for n in range(SAMPLES):
+        away = 0.8 * away + rng.gauss(0, 3)
+        found.append((n * 10.0, 60 + away))
+    return found
 
 
 @pytest.mark.parametrize("name", GROWING)
@@ -47,6 +59,12 @@ def test_what_grows_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", FLAT)
 def test_what_does_not_grow_is_flat(name: str) -> None:
     assert judged(series(FLAT[name]), "MB").verdict == "flat"
+
+
+def test_noise_that_remembers_is_rarely_taken_for_growth_and_hides_none() -> None:
+    assert sum(judged(wandering(seed), "MB").verdict == "grows" for seed in range(SEEDS)) <= SEEDS // 20
+    leaks = [[(at, value + 0.2 * n) for n, (at, value) in enumerate(wandering(seed))] for seed in range(SEEDS)]
+    assert sum(judged(leak, "MB").verdict == "grows" for leak in leaks) >= SEEDS - SEEDS // 20
 
 
 def test_a_day_of_samples_is_joined_and_a_few_are_no_verdict() -> None:

@@ -1,4 +1,4 @@
-"""The mutants: each an error that a product of this kind has had, and the bar that must find it.
+"""The mutants: each an error that a product of this kind has had, the bar that must find it, and by which promises.
 
 An edit replaces one text that a file of the product has once. A change of the product that removes the text has to
 move the mutant with it: `tests/unit/test_mutants.py` says so.
@@ -31,23 +31,30 @@ class Edit:
 class Mutant:
     name: str
     bar: int
+    promises: tuple[str, ...]
+    """Those that it breaks, as `topics_history.violations` and the bar name them."""
     edits: tuple[Edit, ...]
+    seed: int = 1
+    """That of its first run. Faults of bar 10 take ten seconds, so the first one is to be one that shows the mutant."""
 
 
 MUTANTS = (
     Mutant(
         "a write is answered before its sync",
         3,
+        ("Lost",),
         (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
     ),
     Mutant(
         "a deletion takes one record more",
         1,
+        ("Lost", "Hole"),
         (Edit("shardd/topic/records.py", "else min(bound, before_seq)\n", "else min(bound, before_seq + 1)\n"),),
     ),
     Mutant(
         "an ack needs no lease",
         6,
+        ("StaleLease", "AckedTwice"),
         (
             Edit(
                 "shardd/topic/job_table.py",
@@ -60,6 +67,7 @@ MUTANTS = (
     Mutant(
         "idempotency keys are forgotten at a restart",
         7,
+        ("Doubled",),
         (
             Edit("shardd/recovery/replay.py", "    elif columns.key:\n", "    elif False:\n"),
             Edit(
@@ -70,6 +78,7 @@ MUTANTS = (
     Mutant(
         "a stream skips records when it becomes live",
         1,
+        ("Lost", "NotAPiece"),
         (
             Edit("gateway/streams/topic_feed.py", " or feed.seq > member.seq:\n", ":\n"),
             Edit(
@@ -83,6 +92,7 @@ MUTANTS = (
     Mutant(
         "a tombstone is one seq short",
         1,
+        ("Hole", "NotAPiece", "Lost"),
         (
             Edit(
                 "shardd/delivery/diff.py",
@@ -94,6 +104,7 @@ MUTANTS = (
     Mutant(
         "a cursor goes back",
         1,
+        ("CursorBack",),
         (
             Edit(
                 "shardd/frames.py",
@@ -105,6 +116,7 @@ MUTANTS = (
     Mutant(
         "a stream that returns ignores the id of its last frame",
         8,
+        ("Repeated",),
         (
             Edit(
                 "gateway/streams/event_ids.py",
@@ -116,11 +128,13 @@ MUTANTS = (
     Mutant(
         "a stream says caught-up before it has read everything",
         8,
+        ("EarlyCaughtUp",),
         (Edit("gateway/streams/subscription.py", "        if batch.to_seq >= head:\n", "        if True:\n"),),
     ),
     Mutant(
         "a failed sync is taken for a good one",
         9,
+        ("Lost",),
         (
             Edit(
                 "shardd/storage/group_commit.py",
@@ -132,6 +146,7 @@ MUTANTS = (
     Mutant(
         "a failed sync is asked again",
         9,
+        ("Lost",),
         (
             Edit(
                 "shardd/storage/wal.py",
@@ -144,6 +159,7 @@ MUTANTS = (
     Mutant(
         "a machine answers although its term was not renewed",
         10,
+        ("TwoAnswer", "StaleHead", "HeadBack"),
         (
             Edit(
                 "shardd/replication/protocol.py",
@@ -151,10 +167,12 @@ MUTANTS = (
                 "\n",
             ),
         ),
+        seed=57,
     ),
     Mutant(
         "a change is acknowledged before the bucket has it",
         10,
+        ("Lost",),
         (
             Edit(
                 "shardd/storage/group_commit.py",
@@ -162,10 +180,12 @@ MUTANTS = (
                 "        return self._wal.synced_no\n",
             ),
         ),
+        seed=17,
     ),
     Mutant(
         "the wall clock is trusted",
         12,
+        ("EarlyExpiry", "CameEarly"),
         (Edit("shardd/clock.py", "CONFIRM_S = 300.0\n", "CONFIRM_S = 0.0\n"),),
     ),
 )

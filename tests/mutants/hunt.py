@@ -1,4 +1,9 @@
-"""`make mutants`: run each mutant against its bar. Ends with 1 if one of them is not found within a minute."""
+"""`make mutants`: run each mutant against its bar, and each bar without one. Ends with 1 if a mutant is not found
+within a minute, or if a bar finds something in the product as it is.
+
+A mutant is found when a run breaks one of the promises that the catalogue names. A run that breaks another one, or that
+ends with another error, tells nothing of the mutant: its bar may have failed, or the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,11 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.history.bar import Violation
 from tests.history.bars import run
 from tests.mutants.catalogue import MUTANTS, Mutant, made
 
@@ -16,38 +24,70 @@ WITHIN_S = 60.0
 RUN_S, SCALE = 8.0, 0.1
 
 
-def found(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> str:
-    """The violations of the first run that has any; empty if there is none in time."""
-    source = made(mutant, directory / "source")
-    ends, seed = time.monotonic() + within_s, 0
-    while time.monotonic() < ends:
-        seed += 1
-        at = directory / f"run{seed}"
+@dataclass(slots=True)
+class Hunt:
+    """What runs of a bar have shown."""
+
+    bar: int
+    seed: int = 1
+    """That of the first run. Each other one has the next."""
+    broken: Counter[str] = field(default_factory=Counter)
+    """Violations by promise."""
+    errors: list[str] = field(default_factory=list)
+    """Of runs that ended without a verdict."""
+    runs: int = 0
+
+    def run(self, directory: Path, source: Path | None = None) -> None:
+        """Run the bar once more."""
+        seed = self.seed + self.runs
+        self.runs += 1
+        at = directory / f"run{self.runs}"
         at.mkdir()
         try:
-            outcome = run(at, mutant.bar, RUN_S, seed, scale=SCALE, source=source)
-        except AssertionError as error:
-            return str(error).splitlines()[0]
-        if outcome.report.counts:
-            return ", ".join(f"{count} {kind}" for kind, count in outcome.report.counts.items())
+            self.broken.update(run(at, self.bar, RUN_S, seed, scale=SCALE, source=source).report.counts)
+        except Violation as violation:
+            self.broken[violation.promise] += 1
+        except Exception as error:
+            self.errors.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         shutil.rmtree(at)
-    return ""
+
+    def __str__(self) -> str:
+        broken = ", ".join(f"{count} {promise}" for promise, count in self.broken.items())
+        errors = "".join(f"; a run ended with {each}" for each in self.errors)
+        return f"{self.runs} runs, {broken or 'no violation'}{errors}"
+
+
+def hunted(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> tuple[bool, Hunt]:
+    """Whether the mutant was found in time, and what its runs have shown."""
+    source = made(mutant, directory / "source")
+    hunt, found = Hunt(mutant.bar, mutant.seed), False
+    ends = time.monotonic() + within_s
+    while not found and time.monotonic() < ends:
+        hunt.run(directory, source)
+        found = any(hunt.broken[promise] for promise in mutant.promises)
+    return found, hunt
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("--only", default="", help="those whose names have this text")
     options = parser.parse_args()
-    left = 0
-    for mutant in MUTANTS:
-        if options.only not in mutant.name:
-            continue
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    failed = not chosen
+    for bar in sorted({mutant.bar for mutant in chosen}):
+        hunt = Hunt(bar)
+        with tempfile.TemporaryDirectory(prefix="topics-mutant-") as directory:
+            hunt.run(Path(directory))
+        failed |= bool(hunt.broken or hunt.errors)
+        print(f"bar {bar} without a mutant: {hunt}", flush=True)
+    for mutant in chosen:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="topics-mutant-") as directory:
-            told = found(mutant, Path(directory))
-        left += not told
-        print(f"{mutant.name}: bar {mutant.bar}, {time.monotonic() - began:.0f} s: {told or 'NOT FOUND'}", flush=True)
-    return int(bool(left))
+            found, hunt = hunted(mutant, Path(directory))
+        failed |= not found
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"{'found' if found else 'NOT FOUND'}: {mutant.name}: bar {mutant.bar}, {took}, {hunt}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ RECEIVE = 1 << 16
 
 def arrive(port: int, rate: float, seconds: float, connections: int) -> dict[str, Any]:
     """Run the process. Returns what it printed: `sent`, `not_sent`, `unanswered` requests, `broken` connections,
-    `rushed` refusals without Retry-After, and by status `answers`: their count, and milliseconds `p50`, `p99`, `most`.
-    """
+    `rushed` refusals without Retry-After, `ended`, the moment of `time.monotonic` at which no more arrived, and by
+    status `answers`: their count, and milliseconds `p50`, `p99`, `most`."""
     command = [sys.executable, "-m", "tests.support.arrivals", *map(str, (port, rate, seconds, connections))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=seconds + PATIENCE_S + 60, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -65,6 +65,7 @@ class _Loop:
             self._connect(number)
         self.answers: dict[int, list[float]] = {}
         self.sent = self.not_sent = self.broken = self.rushed = 0
+        self.ended = 0.0
 
     def _connect(self, number: int) -> None:
         connection = _Connection(self._port, self._requests[number % len(self._requests)])
@@ -85,6 +86,7 @@ class _Loop:
                 due -= 1
             self.not_sent += due
             self._serve(0.001 if rate else 0.1)
+        self.ended = now
         while len(self._idle) < len(self._open) and time.monotonic() < ends + PATIENCE_S:
             self._serve(0.1)
         return len(self._open) - len(self._idle)
@@ -173,7 +175,7 @@ def main() -> None:
     loop = _Loop(port, connections)
     unanswered = loop.run(rate, seconds)
     answers = {str(status): _figures(values) for status, values in sorted(loop.answers.items())}
-    counts = {name: getattr(loop, name) for name in ("sent", "not_sent", "broken", "rushed")}
+    counts = {name: getattr(loop, name) for name in ("sent", "not_sent", "broken", "rushed", "ended")}
     print(json.dumps({**counts, "unanswered": unanswered, "answers": answers}))  # noqa: T201 - what a caller reads
 
 

@@ -115,6 +115,8 @@ class FaultDisk:
         """Call name → error of every such call while it is in the dict."""
         self.unreadable: dict[Path, OSError] = {}
         """Path → error that reading the file raises."""
+        self.bad: dict[Path, range] = {}
+        """Path → the bytes of the file that the device cannot read."""
         self.free_bytes = 1 << 40
         self.capacity: int | None = None
         """The most bytes of files and allotted blocks together; `free_bytes` is not used then."""
@@ -242,13 +244,14 @@ class FaultDisk:
         return FaultFile(self, self._node(path), path.name)
 
     def read(self, path: Path) -> memoryview:
-        if (error := self.unreadable.get(path)) is not None:
-            raise error
-        return memoryview(bytes(self._node(path).data))
+        return memoryview(self.read_part(path, 0, len(self._node(path).data)))
 
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
         if (error := self.unreadable.get(path)) is not None:
             raise error
+        bad = self.bad.get(path, range(0))
+        if bad and offset < bad.stop and bad.start < offset + size:
+            raise OSError(errno.EIO, "Input/output error", str(path))
         return bytes(self._node(path).data[offset : offset + size])
 
     def replace(self, source: Path, target: Path) -> None:

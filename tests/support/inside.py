@@ -11,11 +11,12 @@ from tests.support.programs import leave_out
 
 def memory(pid: int) -> int:
     """A process's bytes of private memory plus its share of shared memory; for others than root, all of its memory that
-    is no file's."""
+    is no file's. What was swapped out counts: memory that leaks is not used again."""
     try:
-        return _number(f"/proc/{pid}/smaps_rollup", "Pss:") << 10
+        path, fields = f"/proc/{pid}/smaps_rollup", ("Pss:", "SwapPss:")
+        return sum(_number(path, field) for field in fields) << 10
     except PermissionError:
-        return _number(f"/proc/{pid}/status", "RssAnon:") << 10
+        return sum(_number(f"/proc/{pid}/status", field) for field in ("RssAnon:", "VmSwap:")) << 10
 
 
 def _number(path: str, field: str) -> int:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,14 +62,33 @@ def _parsed(text: str) -> list[Beat]:
     return [Beat(float(at), float(took), float(late), int(status)) for at, took, late, status in words]
 
 
-def answered(found: Iterable[Beat], down: Sequence[tuple[float, float]] = ()) -> list[Beat]:
-    """The beats that were answered and that do not overlap one of the times `down`."""
+def outside(down: Sequence[tuple[float, float]], found: Iterable[Beat]) -> list[Beat]:
+    """The beats that do not overlap one of the times `down`."""
     return [
         beat
         for beat in found
-        if beat.status == 200
-        and not any(since < beat.at_s + beat.took_ms / 1000 and beat.at_s < until for since, until in down)
+        if not any(since < beat.at_s + beat.took_ms / 1000 and beat.at_s < until for since, until in down)
     ]
+
+
+def unwell(found: Sequence[Beat], quiet_ms: float) -> str:
+    """What is wrong with beats; empty if each was answered, and 99 of 100 within `bound_ms`."""
+    if not found:
+        return "health was not asked"
+    if refused := [beat.status for beat in found if beat.status != 200]:
+        return f"health had no answer, or a refusal, {len(refused)} times: statuses {sorted(set(refused))}"
+    took_ms, most_ms = p99(waits_ms(found)), bound_ms(found, quiet_ms)
+    return f"health took {took_ms:.0f} ms (p99), and may take {most_ms:.0f}" if took_ms > most_ms else ""
+
+
+def waits_ms(found: Iterable[Beat]) -> Iterator[float]:
+    """What a client that asks at any moment would have waited. A beat keeps those back that were due while it had no
+    answer: without them, a silence of ten seconds would count as one slow answer."""
+    for beat in found:
+        due_ms = beat.took_ms
+        yield due_ms
+        while (due_ms := due_ms - 1000 * EVERY_S) > 0:
+            yield due_ms
 
 
 def p99(values: Iterable[float]) -> float:

@@ -36,7 +36,6 @@ ALLOWED = {
 DOORS = {
     "zmq": {"proto/ipc/transport.py", "proto/ipc/remote.py"},
     "mmap": {
-        "shardd/storage/disk.py",
         "pyspark_topics/storage.py",
         "proto/ipc/gateway_page.py",
         "proto/ipc/in_hand.py",

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import structlog
 import trio
+from msgspec.structs import replace
 
 from proto.ipc import links as links_module
 from proto.ipc.control import ShardState
@@ -96,8 +97,8 @@ async def test_while_the_process_that_follows_the_shard_is_away_the_link_to_the_
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
         pending = links.to(0).ask(StateGet(), "t", b"")
-        last = msgspec.structs.replace(there.state(), phase=phase)
-        for state in (last, ShardState(0, phase), ShardState(0, "open", "ipc://next", 2), there.state()):
+        dead = replace(there.state(), phase=phase)  # with what the process said before
+        for state in (dead, ShardState(0, phase), ShardState(0, "open", "ipc://next", 2), there.state()):
             links.update([state])
             assert reaches(links)
             links.to(0).ask(StateGet(), "t", b"")

@@ -60,7 +60,7 @@ async def test_a_request_is_carried_out_by_the_holder() -> None:
         assert reply.body == b"y" * 100_000
 
 
-@pytest.mark.parametrize("ahead_s", [1e6, -time.monotonic() / 2, 0.0])
+@pytest.mark.parametrize("ahead_s", [1e6, -time.monotonic() / 2, 0.0], ids=["ahead", "behind", "same"])
 async def test_a_deadline_is_never_late_in_the_clock_of_the_shard(ahead_s: float) -> None:
     async with holder(ahead_s) as there, asker(there) as links:
         await until(lambda: reaches(links))

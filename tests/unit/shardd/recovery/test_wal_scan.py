@@ -49,6 +49,11 @@ def test_a_log_is_read_over_its_files_and_continued_in_the_last() -> None:
     assert (outcome.cut_path, outcome.tail is not None) == (None, True)
 
 
+def test_a_frame_that_is_kept_keeps_no_file_in_memory() -> None:
+    disk = log((1, frames([1, 2])))
+    assert [memoryview(found.buffer).obj for found in scan(disk, WAL, Outcome())] == [frame(1), frame(2)]
+
+
 def test_frames_that_the_catalog_covers_are_passed_over() -> None:
     disk = log((1, frames([1, 2])), (3, frames([3, 4])))
     numbers, outcome = scanned(disk, after_no=3)

@@ -186,6 +186,40 @@ def test_a_term_is_over_when_it_did_not_change_for_the_time_to_live_on_the_obser
     assert bench.asked(CreateTerm).term == 5
 
 
+def test_the_look_that_can_show_a_dead_term_is_made_at_once_and_once(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    bench.answer(ReadPart, Result.ABSENT)
+    for _ in range(2):
+        bench.wait(3)
+        bench.now += 0.5  # the store is slow
+        bench.see(4, "other", 17)
+        bench.answer(ReadPart, Result.ABSENT)
+    bench.wait(1.75)
+    assert not [each for each in bench.open if isinstance(each, Look)], "8.75 of 9 seconds"
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.wait(0.25)
+    bench.see(4, "other", 17)
+    assert bench.asked(CreateTerm).term == 5
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_term_that_may_not_be_taken_is_looked_at_every_third_of_the_time_to_live(automatic: bool) -> None:
+    bench = Bench(automatic=automatic)
+    bench.see(4, "other", 17)
+    if automatic:
+        bench.answer(ReadPart, Result.DAMAGED)
+    else:
+        bench.answer(ReadPart, Result.ABSENT)
+    looks = 0
+    for _ in range(200):
+        bench.wait(0.1)
+        for each in list(bench.open):
+            looks += isinstance(each, Look)
+            bench.answer(type(each), Seen(4, "other", 17, BEGIN) if isinstance(each, Look) else Result.DAMAGED)
+    assert bench.replica.state is ReplicaState.STANDBY
+    assert 5 <= looks <= 8, "20 seconds have six thirds of 9, and a look after 9"
+
+
 def test_a_sign_of_life_begins_the_time_again(bench: Bench) -> None:
     bench.see(4, "other", 17)
     bench.answer(ReadPart, Result.ABSENT)

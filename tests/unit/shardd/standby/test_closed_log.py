@@ -19,11 +19,13 @@ from shardd.replication.attach import Mark, Mismatch, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
 from shardd.replication.objects import Objects
 from shardd.shard import open_shard
+from shardd.standby import closed_log
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage import catalog
-from shardd.storage.disk import RealDisk
+from shardd.storage.disk import Disk, RealDisk
 from tests.support.bucket import MemoryStore
-from tests.support.harness import FakeClock, Harness
+from tests.support.fault_disk import Crash, FaultDisk
+from tests.support.harness import SHARD, FakeClock, Harness
 from tests.support.roles import Machine, Time
 from tests.support.shipped import SMALL, Shipped, contents
 
@@ -46,13 +48,15 @@ class Rebooted(RealDisk):
 class Files:
     """A standby's directory, and the parts that it applies."""
 
-    def __init__(self, store: MemoryStore, path: Path, **limits: int) -> None:
+    def __init__(self, store: MemoryStore, path: Path, disk: Disk | None = None, **limits: int) -> None:
+        self.disk = disk or RealDisk()
         self.path = path / "shard-00"
-        self.path.mkdir(exist_ok=True)
+        self.disk.make_dir(self.path)
+        self.disk.sync_dir(path)
         self.clock = FakeClock()
         self.limits = Limits(**(SMALL | limits))
         self.objects = Objects(store, 0, "00" * 16, "two", "http://two", lambda: 0)
-        self.closed = ClosedLog(RealDisk(), self.path, self.objects, 0, self.limits)
+        self.closed = ClosedLog(self.disk, self.path, self.objects, 0, self.limits)
         self.position = self.closed.open()
 
     def follow(self) -> Result:
@@ -71,7 +75,7 @@ class Files:
 
     def opened(self) -> Harness:
         self.closed.close()
-        return Harness(RealDisk(), self.clock, self.path, **SMALL)
+        return Harness(self.disk, self.clock, self.path, **SMALL)
 
 
 def written(holder: Shipped, count: int, begin: int = 0) -> None:
@@ -91,6 +95,37 @@ def test_what_is_applied_is_what_the_holder_has(holder: Shipped, tmp_path: Path)
     assert again.follow() is Result.DONE
     assert contents(again.opened()) == contents(holder)
     assert verify(RealDisk(), again.path, again.clock, again.limits).problems == []
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("fault", ["failed syncs", "a kill before a sync"])
+def test_what_a_process_did_not_sync_is_on_the_device_before_more_follows_it(
+    holder: Shipped, monkeypatch: pytest.MonkeyPatch, fault: str, keeps: bool
+) -> None:
+    """The kernel shows those frames, and after a failed sync it takes them for written."""
+    monkeypatch.setattr(closed_log, "KEEP_BYTES", 1 if keeps else 1 << 30)
+    disk = FaultDisk()
+    standby = Files(holder.store, SHARD.parent, disk, wal_segment_bytes=1 << 20)
+    written(holder, 2)
+    assert standby.follow() is Result.DONE
+    written(holder, 1, 2)
+    if fault == "failed syncs":
+        disk.fail["sync"] = OSError(5, "Input/output error")
+        with pytest.raises(OSError, match="Input/output error"):
+            standby.follow()
+    else:
+        disk.crash_at = len(disk.calls) + 1
+        with pytest.raises(Crash):
+            standby.follow()
+        assert disk.calls[-1][0] == "write"
+    again = Files(holder.store, SHARD.parent, disk.after_crash("process"))
+    assert again.closed.last_no > standby.closed.last_no
+    written(holder, 2, 3)
+    assert again.follow() is Result.DONE
+    assert isinstance(again.disk, FaultDisk)
+    found = Files(holder.store, SHARD.parent, again.disk.after_crash("drop"))
+    assert found.closed.last_no == again.closed.last_no
+    assert contents(found.opened()) == contents(holder)
 
 
 def test_a_standby_makes_checkpoints_so_that_its_log_stays_short(holder: Shipped, tmp_path: Path) -> None:
