@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "a write is answered before its sync",
         3,
-        ("Lost",),
+        ("Lost", "Changed", "HeadBack"),
         (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "a stream that returns ignores the id of its last frame",
         8,
-        ("Repeated",),
+        ("Lost", "Hole"),
         (
             Edit(
                 "gateway/streams/event_ids.py",
