@@ -87,7 +87,8 @@ class Mixed(Crowd):
             client.state(self.rng.choice(list(self.positions)))
         elif draw < 0.92:
             if self.rng.random() < 0.5:
-                client.delete("p:trimmed", before=max(0, self.positions["p:trimmed"] - 50))
+                kept = self.rng.choice((0, 5, 50))  # new ones: later, deletions by tag leave few
+                client.delete("p:trimmed", before=max(0, self.positions["p:trimmed"] - kept))
             else:
                 client.delete("p:trimmed", tag=self.rng.choice(TAGS))
         elif draw < 0.96:

@@ -22,8 +22,8 @@ PLAIN, LASTING, MORTAL, DEAD = "j:plain", "j:lasting", "j:mortal", "j:dead"
 QUEUES = [PLAIN, LASTING, MORTAL]
 DELIVERIES = 3
 LEASES_MS = (300, 1000, 3000)
-MOST_WAITING = 20_000
-"""Jobs of a queue beyond which no more are published."""
+MOST_WAITING = 500
+"""Jobs of a queue beyond which no more are published: workers are to get those whose leases have ended."""
 DEAD_S = 60.0
 
 

@@ -44,8 +44,8 @@ NAMES = ("one", "two")
 TTL_MS = 3000
 SHARE = 0.01
 """Of the requests to the bucket, those that meet a fault."""
-TAKEOVER_S = 4.0
-"""One look more, the fence and a replay, over a bucket that fails now and then, on a machine that is busy."""
+TAKEOVER_S = 2.0
+"""Half a look more, the terms and fences of both shards one after the other, and a replay."""
 ASKED = [*LOGS, CAPPED]
 KINDS = {"kill": 2, "pause": 2, "deaf": 2, "mute": 1, "silence": 1, "drain": 1}
 """Faults, and how often each comes."""

@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "a write is answered before its sync",
         3,
-        ("Lost",),
+        ("Lost", "Changed", "HeadBack"),
         (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "a stream that returns ignores the id of its last frame",
         8,
-        ("Repeated",),
+        ("Lost", "Hole"),
         (
             Edit(
                 "gateway/streams/event_ids.py",
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "a change is acknowledged before the bucket has it",
         10,
-        ("Lost",),
+        ("Lost", "Changed"),
         (
             Edit(
                 "shardd/storage/group_commit.py",
@@ -180,7 +180,7 @@ MUTANTS = (
                 "        return self._wal.synced_no\n",
             ),
         ),
-        seed=17,
+        seed=57,
     ),
     Mutant(
         "the wall clock is trusted",

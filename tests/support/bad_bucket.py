@@ -78,6 +78,7 @@ class _Passed(BaseHTTPRequestHandler):
     """One connection of the machine, with one of its own to the server."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes: the second would wait 40 ms for the client's system
     server: BadBucket
 
     def setup(self) -> None:
