@@ -117,13 +117,12 @@ NEVER_NS = 2**63
 
 @dataclass(slots=True)
 class Connection:
-    """A connection of a stream, from the start of the one before it to the end of its opening."""
+    """A connection of a stream: start and end of its opening."""
 
-    since_ns: int
     opened_ns: int
     until_ns: int
-    silent: set[str]
-    """Topics that had no frame yet."""
+    silent: dict[str, int]
+    """Topics that had no frame yet → start of the last connection on which they had one."""
 
 
 @dataclass(slots=True)
@@ -263,8 +262,9 @@ class Evidence:
         self.faults = Faults()
         self.connections: dict[str, Connection] = {}
         """stream → its last connection."""
-        self.rewound: list[tuple[Log, str, int, Connection]] = []
-        """Frames that began before the position of their reconnect: a fault must explain each."""
+        self.rewound: list[tuple[Log, str, int, int, int]] = []
+        """Frames that began before the position of their reconnect: what they are, their line, and the times between
+        which a fault must explain each."""
         self.settled_ns: int | None = None
         self.records_read = 0
 

@@ -13,9 +13,10 @@ from topics_history.violations import CursorBack, NotOpened, Repeated, Violation
 def take_open(evidence: Evidence, opened: Open) -> None:
     """The stream continues after these positions: its client has everything up to them."""
     before = evidence.connections.get(opened.args.stream)
-    since_ns = before.opened_ns if before else opened.start_ns
-    silent = set(opened.args.positions)
-    evidence.connections[opened.args.stream] = Connection(since_ns, opened.start_ns, opened.end_ns, silent)
+    silent = dict.fromkeys(opened.args.positions, before.opened_ns if before else opened.start_ns)
+    if before:
+        silent |= before.silent  # what a fault set back stays so until the topic has a frame
+    evidence.connections[opened.args.stream] = Connection(opened.start_ns, opened.end_ns, silent)
     for topic, position in opened.args.positions.items():
         evidence.positions[opened.args.stream, topic] = position
 
@@ -40,9 +41,9 @@ def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) ->
         if log.name not in connection.silent:
             yield Repeated(log.name, text, (line,))
             return
-        evidence.rewound.append((log, text, line, connection))
+        evidence.rewound.append((log, text, line, connection.silent[log.name], connection.until_ns))
         position = result.records[0][0] - 1
-    connection.silent.discard(log.name)
+    connection.silent.pop(log.name, None)
     gap = (max(1, result.gap_from), result.to_seq) if result.kind == "gap" and result.to_seq else None
     caught_up = result.kind == "caught_up"
     last = max(position, result.to_seq) if result.kind != "records" else result.to_seq
@@ -53,9 +54,9 @@ def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) ->
 
 
 def only_faults_rewind_streams(evidence: Evidence) -> Iterator[Violation]:
-    """A stream that began before the position of its client had lost it in a fault, since it was last opened."""
-    for log, text, line, connection in evidence.rewound:
-        if evidence.faults.first(connection.since_ns) > connection.until_ns:
+    """A stream that began before the position of its client had lost it in a fault, since the topic had a frame."""
+    for log, text, line, since_ns, until_ns in evidence.rewound:
+        if evidence.faults.first(since_ns) > until_ns:
             yield Repeated(log.name, text, (line,))
 
 

@@ -64,6 +64,20 @@ def test_a_fault_may_set_a_stream_back_and_then_it_skips_nothing_either() -> Non
         assert told.kinds() == kinds, (fault, records)
 
 
+def test_what_a_fault_set_back_stays_so_until_the_topic_has_a_frame() -> None:
+    for frame, kinds in ((False, []), (True, ["Repeated"])):
+        told = stream()
+        told.frame("records", 3, "1:a 2:b 3:c", at=(5, 6))
+        told.operations[-2].start_ns = 0
+        told.fault(at=(7, 8))
+        told.add(Open, (9, 10), None, "", args=OpenArgs("s", {"t": 3}))
+        if frame:
+            told.frame("caught_up", 3, at=(10, 11))
+        told.add(Open, (12, 13), None, "", args=OpenArgs("s", {"t": 3}))
+        told.frame("records", 3, "2:b 3:c", at=(13, 14))
+        assert told.kinds() == kinds
+
+
 def test_a_reconnect_skips_nothing() -> None:
     told = stream()
     told.frame("records", 1, "1:a")
