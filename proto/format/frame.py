@@ -72,6 +72,7 @@ assert HEADER.size == 64
 KIND_AT = 5
 """Offset of `kind` in a frame."""
 CHECKSUM = struct.Struct("<Q")
+_BODY_LEN = struct.Struct("<I")
 LINK_SHIFT = 48
 SYNCED_MASK = (1 << LINK_SHIFT) - 1
 DELETED = 0xD5
@@ -192,6 +193,12 @@ def check(buffer: Buffer, offset: int = 0) -> Header:
             f"frame flags {header.flags:#b}, this release knows {FLAGS:#b}: use the release that wrote it"
         )
     return header
+
+
+def content_hash(buffer: Buffer, offset: int = 0) -> int:
+    """XXH3-64 of what a batch frame says of its records, wherever it is: from its topic id to the end of its body."""
+    (body_len,) = _BODY_LEN.unpack_from(buffer, offset + 12)
+    return xxhash.xxh3_64_intdigest(memoryview(buffer)[offset + 32 : offset + HEADER.size + body_len])
 
 
 class Frame:

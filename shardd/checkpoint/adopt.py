@@ -89,6 +89,7 @@ class Adopter:
             for entry in entries:
                 batch, flags = waiting.popleft()
                 batch.stored = StoredFrame(segment, entry)
+                topic.records.sequence.filed(batch, segment)
                 batch.written = flags.count(DELETED)
                 _filed(batch, flags)
                 self._cache(batch)

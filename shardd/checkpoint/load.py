@@ -171,10 +171,12 @@ class Loader:
     def _set_apart(self, entry: dict[str, Any]) -> Topic:
         topic = topic_of(entry)
         topic.unloaded = Unloaded(entry, self._inventory.folder(topic.id, cold=False))
-        chains = _chains(entry)
+        chains, sums = _chains(entry), _sums(entry)
+        topic.records.sequence.sum = entry.get("sum", 0)
         for at, (first_seq, size, created_ms, sealed, cold) in enumerate(entry["segments"]):
             segment = Segment(self._inventory.folder(topic.id, cold), first_seq, created_ms, self._inventory.parts)
-            segment.size, segment.sealed, segment.cold, segment.chain = size, sealed, cold, chains[at]
+            segment.size, segment.sealed, segment.cold = size, sealed, cold
+            segment.chain, segment.sum = chains[at], sums[at]
             topic.segments.append(segment)
         load(topic, entry, UNLOADED)
         topic.position.on_device(topic.records.head_seq)
@@ -225,7 +227,10 @@ class Loader:
         topic = topic_of(entry)
         listed = dict(entry["deleted"])
         checks = entry.get("checks") or [None] * len(entry["segments"])
-        chains = _chains(entry)
+        chains, sums = _chains(entry), _sums(entry)
+        topic.records.sequence.sum = entry.get("sum", 0)
+        if catalog.lacks(entry):
+            log.error("records_missing", topic=topic.name, reason=catalog.LACKS)
         index = entry.get("index") if known and "checks" in entry else None
         topic.unchecked = bool(index)
         for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(
@@ -234,7 +239,7 @@ class Loader:
             if not topic.segments or cold != topic.segments[-1].cold:
                 folder = self._inventory.folder(topic.id, cold)
             segment = Segment(folder, first_seq, created_ms, self._inventory.parts)
-            segment.sealed, segment.cold, segment.chain = sealed, cold, chains[at]
+            segment.sealed, segment.cold, segment.chain, segment.sum = sealed, cold, chains[at], sums[at]
             topic.segments.append(segment)
             if index:
                 assert expected is not None
@@ -263,3 +268,7 @@ class Loader:
 
 def _chains(entry: Mapping[str, Any]) -> list[int | None]:
     return entry.get("chains") or [None] * len(entry["segments"])
+
+
+def _sums(entry: Mapping[str, Any]) -> list[int | None]:
+    return entry.get("sums") or [None] * len(entry["segments"])

@@ -26,6 +26,8 @@ class TopicPlan:
     deleted: list[Planned] = field(default_factory=list)
     cold: list[tuple[Segment, Path]] = field(default_factory=list)
     written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
+    sums: dict[int, int] = field(default_factory=dict)
+    """By id of the segment object: the sum of a segment that was written to."""
     states: list[BatchState] | None = None
     """States of its batches, if the topic is small."""
     held: list[tuple[list[int], int]] = field(default_factory=list)

@@ -117,6 +117,7 @@ class Planner:
             return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
         plan = TopicPlan(topic, topic.config, dump(topic, kept(topic, last, now, as_of)), list(topic.segments))
         plan.batches = [(batch, batch.delete_flags()) for batch in topic.records.unstored(topic.lasting_seq)]
+        plan.fields["sum"] = topic.records.sequence.sum_upto(topic.lasting_seq)
         for batch in topic.records.batches:
             if batch.stored is not None and batch.deleted != batch.written:
                 plan.deleted.append((batch, batch.delete_flags()))

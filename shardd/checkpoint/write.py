@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import cbor2
 import xxhash
 
-from proto.format.frame import FORMAT_VERSION, Header
+from proto.format.frame import FORMAT_VERSION, Header, content_hash
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed, with_held
 from shardd.checkpoint.segment_summary import packed
@@ -24,6 +24,7 @@ from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine
 from shardd.recovery.wal_scan import precedes, replaced
 from shardd.storage import catalog
+from shardd.storage.catalog import SUMS
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, exhausted, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
@@ -168,8 +169,9 @@ class Writer:
 
     def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with intact frames after those that count. A read may have found damage that is not looked for here."""
-        if topic.damage is not None or not self._sound(segment):
+        one with intact frames after those that count, and one whose sum is not known. A read may have found damage
+        that is not looked for here."""
+        if topic.damage is not None or segment.sum is None or not self._sound(segment):
             return False
         try:
             if goes_on(self._disk, segment):
@@ -228,16 +230,18 @@ class Writer:
     def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> int:
         entries: list[Entry] = []
         buffers: list[bytes] = []
-        offset = segment.size
+        offset, total = segment.size, segment.sum or 0
         for batch, flags in batches:
             frame = sealed_frame(batch, flags)
             entries.append(entry_of(batch, frame, offset))
             offset += len(frame)
+            total += content_hash(frame.head)
             buffers += (frame.head, frame.tail)
         index = b"".join(entry.encode() for entry in entries)
         self._extend(whole, segment.data_path, segment.size, buffers)
         self._extend(whole, segment.index_path, segment.frames * ENTRY_SIZE, [index])
         plan.written.append((segment, entries))
+        plan.sums[id(segment)] = total % SUMS
         return offset - segment.size
 
     def _extend(self, plan: Plan, path: Path, size: int, buffers: list[bytes]) -> None:
@@ -340,7 +344,10 @@ class Writer:
                 index.append(packed(segment, records, frames, places.get(id(segment), ())))
         deleted = [[batch.first_seq, flags] for batch, flags in plan.deleted]
         listed = [segment.check ^ checks.get(id(segment), 0) for segment in every]
-        entry = {**plan.fields, "segments": rows, "checks": listed, "chains": chains, "deleted": deleted}
+        sums = [plan.sums.get(id(segment), segment.sum) for segment in every]
+        entry = {**plan.fields, "segments": rows, "checks": listed, "chains": chains, "sums": sums, "deleted": deleted}
+        if catalog.lacks(entry):
+            log.error("records_missing", topic=plan.topic.name, reason=catalog.LACKS)
         return entry if places is None else {**entry, "index": index}
 
     def _misplaced(self, number: int) -> bool:

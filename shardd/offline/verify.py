@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from proto.format.frame import FrameError, check
+from proto.format.frame import FrameError, check, content_hash
 from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.shard import Shard, open_shard, opened_shard
+from shardd.storage.catalog import LACKS, SUMS
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import REMEDY
@@ -78,6 +79,8 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
                 report.problems.append(f'topic "{topic.name}": {error}')
         if topic.damage is not None and len(report.problems) == before:
             report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
+        if topic.records.lacking:
+            report.problems.append(f'topic "{topic.name}": {LACKS}')
         _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.records.batches])
     _check_strays(report, disk, shard)
     return report
@@ -114,7 +117,7 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
     `SegmentError`, OSError."""
     entries = read_index(disk, segment, segment.size)
     view = disk.read(segment.data_path)
-    seq = segment.first_seq
+    seq, total = segment.first_seq, 0
     for entry in entries:
         try:
             header = check(view, entry.offset)
@@ -125,7 +128,10 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
         if header.first_seq < seq:
             raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} is repeated")
         seq = entry.last_seq + 1
+        total += content_hash(view, entry.offset)
         StoredFrame(segment, entry).load()
+    if segment.sum not in (None, total % SUMS):
+        raise SegmentError(f"{segment.data_path}: the sum of its frames is not the one in the catalog")
     return len(entries)
 
 

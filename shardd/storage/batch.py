@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from proto.format.buffer import Buffer
 from proto.format.columns import Columns, merge
-from proto.format.frame import DELETED, decode_batch, encode_batch
+from proto.format.frame import DELETED, content_hash, decode_batch, encode_batch
 from proto.model.limits import RECORD_OVERHEAD
 from shardd.storage.errors import SegmentError
 from shardd.storage.remnant import SPARSE, Remnant, Remnants
@@ -85,12 +85,15 @@ class Batch:
         "size",
         "start",
         "stored",
+        "sum",
         "written",
     )
 
     def __init__(self, buffer: Buffer | None, first_seq: int, columns: Columns, level: int = 0) -> None:
         count = columns.count
         self.buffer = buffer
+        self.sum = 0 if buffer is None else content_hash(buffer)
+        """Its part of the topic's sum; 0 once that is its segment's, see `shardd.storage.segment`."""
         self.decoded: Columns | None = None
         """The records as columns, while `Fresh` keeps them."""
         self.remnant: Remnant | None = None
@@ -117,6 +120,7 @@ class Batch:
         """Make a batch that only a segment file has. `flags` are its delete flags in that file."""
         batch = cls.__new__(cls)
         batch.buffer = batch.decoded = batch.remnant = None
+        batch.sum = 0
         batch.stored = stored
         batch.first_seq = first_seq
         batch.count = batch.live = count

@@ -58,6 +58,11 @@ ABOUT = 256
 """`owner` and `number` are within so many bytes."""
 
 
+LACKS = "the sum of its segments is not that of what was written to it: some of it is missing, or other data is there"
+SUMS = 1 << 64
+"""Sums are modulo this."""
+
+
 class CatalogError(ShardError):
     """No catalog is valid, its version is not known, or it is not of this shard. No catalog was changed."""
 
@@ -190,6 +195,12 @@ def load(
     if problems:
         raise CatalogError("no catalog can be read: " + "; ".join(problems))
     return None
+
+
+def lacks(entry: Mapping[str, Any]) -> bool:
+    """True if the batches in a topic's segments are certainly not those that were added to it and did not leave, by
+    their sums. Entries of older releases have none."""
+    return "sum" in entry and (entry["sum"] - sum(each or 0 for each in entry["sums"])) % SUMS != 0
 
 
 def topics_of(raw: Buffer) -> Iterator[dict[str, Any] | int]:

@@ -210,6 +210,8 @@ class Segment:
         """The entry of the last frame that counts; None if it is not known."""
         self.chain: int | None = 0
         """Of the frames that count; None if an older release wrote the catalog."""
+        self.sum: int | None = 0
+        """Of the content hashes of its frames; None if an older release wrote the catalog."""
         self.check = 0
         """The check of the file's delete flags."""
         self.sealed = False

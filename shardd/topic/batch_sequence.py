@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
+from shardd.storage.catalog import SUMS
+from shardd.storage.segment import Segment
 from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
@@ -52,6 +54,10 @@ class Slice:
         self.stop = self.seqs[-1] + 1 - self.first_seq if fits else self.start
 
 
+def _sum(batches: Iterable[Batch]) -> int:
+    return sum(batch.sum for batch in batches)
+
+
 def _chosen(batch: Batch, start: int, stop: int, positions: Sequence[int]) -> Slice:
     """The live records at these positions of a batch, from `start` to before `stop`."""
     columns, places = batch.records(positions)
@@ -60,11 +66,13 @@ def _chosen(batch: Batch, start: int, stop: int, positions: Sequence[int]) -> Sl
 
 
 class BatchSequence:
-    __slots__ = ("_firsts", "_runs", "batches")
+    __slots__ = ("_firsts", "_runs", "batches", "sum")
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         """Always the same list object."""
+        self.sum = 0
+        """Of the batches that were added, less those that left; with those that a segment has."""
         self._firsts: list[int] = []
         """First seq of each batch."""
         self._runs = [0] * FINAL_LEVEL
@@ -74,17 +82,34 @@ class BatchSequence:
         """Append a batch as it is."""
         self.batches.append(batch)
         self._firsts.append(batch.first_seq)
+        self.sum += batch.sum
+
+    def sum_upto(self, seq: int) -> int:
+        """The sum without the batches that begin after `seq`, which are in memory only."""
+        return (self.sum - _sum(self.batches[self.place(seq) + 1 :])) % SUMS
+
+    def filed(self, batch: Batch, segment: Segment) -> None:
+        """A segment has the batch from now on. It may have left while it was written."""
+        place = self.place(batch.first_seq)
+        if place < 0 or self.batches[place] is not batch:
+            self.sum += batch.sum
+        assert segment.sum is not None, "older segments get no batches"
+        segment.sum = (segment.sum + batch.sum) % SUMS
+        batch.sum = 0
 
     def place(self, seq: int) -> int:
         """Index of the last batch that begins at `seq` or before; -1 if there is none."""
         return bisect_right(self._firsts, seq) - 1
 
     def drop_front(self, count: int) -> None:
+        self.sum -= _sum(self.batches[:count])
         del self.batches[:count], self._firsts[:count]
 
     def keep(self, batches: Iterable[Batch]) -> None:
         """Keep only these batches, which are in order."""
+        self.sum -= _sum(self.batches)
         self.batches[:] = batches
+        self.sum += _sum(self.batches)
         self._firsts = [batch.first_seq for batch in self.batches]
         self.part()
 
@@ -109,6 +134,7 @@ class BatchSequence:
 
     def _merge_last(self, level: int, topic_id: int) -> Batch:
         whole = merged(self.batches[-MERGE_FAN:], topic_id, level)
+        self.sum += whole.sum - _sum(self.batches[-MERGE_FAN:])
         self.batches[-MERGE_FAN:] = [whole]
         self._firsts[-MERGE_FAN:] = [whole.first_seq]
         return whole
@@ -126,6 +152,7 @@ class BatchSequence:
             end = self._end_of_run(at, stop)
             if end - at > 1:
                 whole = merged(self.batches[at:end], topic_id, FINAL_LEVEL)
+                self.sum += whole.sum - _sum(self.batches[at:end])
                 self.batches[at:end] = [whole]
                 self._firsts[at:end] = [whole.first_seq]
                 stop -= end - at - 1

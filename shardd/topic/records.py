@@ -16,6 +16,7 @@ from proto.format.buffer import Buffer
 from proto.format.columns import Columns
 from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import Batch
+from shardd.storage.catalog import SUMS
 from shardd.storage.indivisible import indivisible
 from shardd.storage.segment import Segment
 from shardd.topic.batch_sequence import BatchSequence, Slice
@@ -67,6 +68,12 @@ class Records:
     def last_live(self) -> int:
         """Seq of the last live record; 0 if there is none."""
         return next((last for b in reversed(self.batches) if (last := b.last_live) is not None), 0)
+
+    @property
+    def lacking(self) -> bool:
+        """True if segments and batches are certainly not those that were added and did not leave, by their sums."""
+        there = sum(segment.sum or 0 for segment in self.segments) + sum(batch.sum for batch in self.batches)
+        return (self.sequence.sum - there) % SUMS != 0
 
     def count_in(self, totals: Totals) -> None:
         """Count the records in other totals from now on."""
@@ -176,6 +183,7 @@ class Records:
             )
         dead = [segment for segment in self.segments if id(segment) not in used]
         self.segments = [segment for segment in self.segments if id(segment) in used]
+        self.sequence.sum -= sum(segment.sum or 0 for segment in dead)
         return dead
 
     def unstored(self, upto: int) -> list[Batch]:

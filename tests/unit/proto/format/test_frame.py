@@ -15,6 +15,7 @@ from proto.format.frame import (
     Kind,
     UnknownVersion,
     check,
+    content_hash,
     decode_batch,
     decode_map,
     encode_batch,
@@ -78,6 +79,18 @@ def test_renumbering_changes_the_place_only() -> None:
     header = check(moved.head + moved.tail)
     assert (header.frame_no, header.synced_no) == (10, 8)
     assert rows(decode_batch(moved.head)) == rows(decode_batch(frame.head))
+
+
+def test_a_content_hash_is_of_the_records_and_their_seqs_and_of_no_place_or_flag() -> None:
+    batch = Columns(1, 5, plain([b"1"]))
+    frame = encode_batch(batch, 1, 1, frame_no=9)
+    moved = frame.renumbered(10, 8)
+    deleted = encode_batch(batch, 1, 1, frame_no=9, deleted=b"\xd5")
+    same = {content_hash(each.head + each.tail) for each in (frame, moved, deleted)} | {content_hash(frame.head)}
+    assert same == {content_hash(b"12345678" + moved.head, 8)}
+    others = [encode_batch(batch, 2, 1), encode_batch(batch, 1, 2), encode_batch(Columns(1, 6, plain([b"1"])), 1, 1)]
+    others.append(encode_batch(Columns(1, 5, plain([b"2"])), 1, 1))
+    assert len(same | {content_hash(each.head) for each in others}) == 5
 
 
 def test_a_whole_frame_with_flags_of_a_later_release_is_unknown_and_a_damaged_one_is_damaged() -> None:
