@@ -43,18 +43,19 @@ class Planner:
             self._inventory.number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump()
         )
         plan.tail = checksum_of(plan.frame_no)
-        for topic in directory.graveyard:
-            if topic.unloaded is not None:
-                self._inventory.let_held_go(topic.unloaded)
-            self._inventory.let_go(topic.segments)
+        for deleted in directory.graveyard:
+            if deleted.unloaded is not None:
+                self._inventory.let_held_go(deleted.unloaded)
+            self._inventory.let_go(deleted.segments)
         directory.graveyard.clear()
         if not self._inventory.looked_for_strays:
             plan.loaded = dict(directory.by_id)
         looked = 0
-        for topic in list(directory.visible.values()):
+        for ident in [topic.id for topic in directory.visible.values()]:
             looked += 1
-            if directory.by_id.get(topic.id) is not topic:
-                continue  # deleted or replaced since the list was made
+            topic = directory.by_id.get(ident)  # an unloaded one may have been loaded again since the list was made
+            if topic is None:
+                continue  # deleted since
             if topic.config.ttl_ms or topic.keys:
                 directory.expire_topic(topic, now)
             if isinstance(topic.catalogued, bytes) and not self._changes_by_itself(topic, now, last):

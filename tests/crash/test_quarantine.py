@@ -10,6 +10,7 @@ import pytest
 
 from proto.format.frame import DELETED, check
 from proto.model.errors import TopicsError
+from shardd.checkpoint import slices
 from shardd.offline.verify import verify
 from shardd.storage.disk import RealDisk
 from tests.support.fault_disk import Crash, FaultDisk, Node
@@ -112,6 +113,25 @@ def test_a_vanished_cold_folder_is_the_trouble_of_its_topics_alone_and_heals() -
     assert data(again.restarted()) == [*expected, "new"]
     checkpoint(again)
     assert not [path for path in disk.names if path.name.startswith("held-")]
+
+
+def test_a_topic_that_returns_while_a_checkpoint_is_planned_is_in_its_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LOOK", 1)
+    shard, disk = stored()
+    shard.append("bad", "in the log only")
+    taken = gone(disk, cold)
+    again = shard.restarted()
+    again.append("good", "c")
+    again.shard.commits.sync_now()
+    planning = again.shard.control.planning()
+    next(planning)
+    disk.names |= taken
+    again.clock.advance(61_000)
+    assert data(again) == [*range(40), "in the log only"]
+    again.shard.checkpoints.writer.write(slices.exhaust(planning))
+    last = again.restarted(disk.after_crash("process"))
+    assert data(last) == [*range(40), "in the log only"]
+    assert data(last, "good") == ["a", "b", "c"]
 
 
 def test_what_came_back_is_read_by_the_next_start() -> None:
