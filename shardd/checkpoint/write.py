@@ -36,6 +36,7 @@ from shardd.storage.segment import (
     chained,
     entry_of,
     not_ours,
+    read_index,
     sealed_frame,
 )
 from shardd.storage.segment_check import check_whole, ends_as_written
@@ -215,6 +216,10 @@ class Writer:
         check_whole(raw, segment, *self._inventory.flags_of(segment))
         return raw
 
+    def _entries(self, segment: Segment) -> list[Entry]:
+        """The entries of a segment; from its frames if the index cannot be read. Raises `SegmentError`, OSError."""
+        return read_index(self._disk, segment, segment.size)
+
     def _write_held(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
         unloaded = plan.topic.unloaded
@@ -307,11 +312,12 @@ class Writer:
         if self._inventory.cold_vanished():
             raise FileNotFoundError(ENOENT, "the cold folder is not there", str(self._inventory.cold))
         raw = self._looked(segment, self._whole)
-        if raw is None:
+        entries = None if raw is None else self._looked(segment, self._entries)
+        if raw is None or entries is None:
             return False
         self._disk.make_dir(target)
         folders |= {target, target.parent, self._inventory.cold, self._inventory.cold.parent}
-        index = bytes(self._disk.read(segment.index_path))
+        index = b"".join(entry.encode() for entry in entries)
         for path, content in ((segment.data_path, raw), (segment.index_path, index)):
             self._extend(plan, target / path.name, 0, [content])
         return True

@@ -288,6 +288,29 @@ def test_a_damaged_segment_is_not_copied_to_the_cold_tier(damage: str) -> None:
     assert data(shard.restarted()) == [*expected, "later"]
 
 
+@pytest.mark.parametrize("damage", ["a bad sector", "of a bit", "cut", "missing"])
+def test_a_segment_whose_index_is_damaged_moves_to_the_cold_tier_with_a_new_one(damage: str) -> None:
+    shard, disk, path = about_to_move()
+    expected, index = data(shard), path.with_suffix(".idx")
+    whole = bytes(disk.names[index].data)
+    if damage == "a bad sector":
+        disk.bad[index] = range(1)
+    elif damage == "missing":
+        del disk.names[index]
+    elif damage == "cut":
+        del disk.names[index].data[-1]
+    else:
+        disk.names[index].data[9] ^= 1
+    for _ in range(2):
+        checkpoint(shard)
+        shard.append("good", "more")
+    assert bytes(disk.names[moved(index)].data) == whole
+    assert not {path, index} & set(disk.names)
+    again = shard.restarted(disk.after_crash("drop"))
+    assert data(again) == expected
+    assert verify(again.disk, SHARD, FakeClock(), again.limits).problems == []
+
+
 def test_a_segment_that_could_not_be_read_for_a_moment_moves_without_another_change_of_its_topic() -> None:
     shard, disk, path = about_to_move()
     disk.unreadable[path] = OSError(5, "Input/output error")
