@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, MutableMapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from hypothesis import settings
 
 from tests.support.programs import java_home, leave_out
 from tests.support.service import ALIVE, Service
+
+LACKING = ("records_missing", "topics_missing")
+"""Events that say that a shard lacks what was written to it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +59,7 @@ def new_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     yield make
     for service in made:
         service.close()
+    assert not [line for service in made for line in service.log_text().splitlines() if any(map(line.count, LACKING))]
 
 
 @pytest.fixture
@@ -69,7 +73,13 @@ def _plain_tracebacks() -> None:
     """structlog's default shows every local variable of a traceback, which takes seconds on a busy machine."""
     if not structlog.is_configured():
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
-        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
+        structlog.configure(processors=[_adding_up, *structlog.get_config()["processors"][:-1], console])
+
+
+def _adding_up(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The sums of a shard add up in every test, but in those that capture the log."""
+    assert event["event"] not in LACKING, event
+    return event
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -81,6 +81,7 @@ class Adopter:
             self._inventory.discount(segment)
             segment.grown(entries)
             segment.chain = chained(segment.chain, (entry.mark for entry in entries))
+            segment.sum = plan.sums[id(segment)]
             self._inventory.count(segment)
             if self._inventory.full(segment.records, segment.size):
                 segment.sealed = True
@@ -89,7 +90,7 @@ class Adopter:
             for entry in entries:
                 batch, flags = waiting.popleft()
                 batch.stored = StoredFrame(segment, entry)
-                topic.records.sequence.filed(batch, segment)
+                topic.records.sequence.filed(batch)
                 batch.written = flags.count(DELETED)
                 _filed(batch, flags)
                 self._cache(batch)

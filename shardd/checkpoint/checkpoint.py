@@ -96,7 +96,10 @@ class Checkpoints:
         """Called when the whole log has been replayed; topic ids below `next_id` are used."""
         self.loader.replayed()
         self.inventory.firsts = outcome.firsts
-        self.inventory.known = Known(next_id, outcome.next_no - 1, self.inventory.proven, outcome.begin_no)
+        inventory = self.inventory
+        inventory.known = Known(
+            next_id, outcome.next_no - 1, inventory.proven, outcome.begin_no, frozenset(inventory.lacking)
+        )
 
     def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:
         """Files that the next checkpoint will set apart. Blocks. Raises OSError."""

@@ -16,7 +16,7 @@ from shardd.checkpoint.strays import Known, foreign, replaced, replaced_held
 from shardd.storage import catalog
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
-from shardd.storage.lost import lost
+from shardd.storage.lost import log, lost
 from shardd.storage.owner import Owner
 from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
 from shardd.topic.damage import Unloaded
@@ -46,6 +46,10 @@ class Inventory:
         self.proven = True
         """False if the newest catalog does not say whose it is."""
         self.known = Known(0, 0)
+        self.lacking: dict[int, tuple[str, str]] = {}
+        """By topic id: the topic's name, and what its segments lack, by its sum."""
+        self.ids_missing = 0
+        """The sum of the ids of the topics that the catalog of the start lacked; the next catalogs say so, too."""
         self.firsts: dict[int, int] = {}
         """Of the log files that were read at the start or written since: checksum of the first frame, by its number.
         The log adds those of new files."""
@@ -98,6 +102,17 @@ class Inventory:
             )
         base = self.cold if cold and self.cold is not None else self.path
         return base / "topics" / f"{ident:016x}"
+
+    def problems(self) -> list[str]:
+        """What the shard lacks, by its sums."""
+        found = [f"{self.path}: {catalog.TOPICS_LACK}"] if self.ids_missing else []
+        found += (f'topic "{name}": {reason}' for name, reason in self.lacking.values())
+        return [f"{each}; {catalog.LACKS_REMEDY}" for each in found]
+
+    def lacks(self, topic: Topic, reason: str) -> None:
+        """Tell that a topic's segments lack records."""
+        self.lacking[topic.id] = topic.name, reason
+        log.error("records_missing", topic=topic.name, reason=reason, remedy=catalog.LACKS_REMEDY)
 
     def full(self, records: int, size: int) -> bool:
         """True if a segment with this many records and bytes gets no more."""

@@ -33,6 +33,8 @@ from shardd.topic.topic import Topic
 ReadSegment = Callable[[Segment, int, dict[int, bytes], int | None], list[Batch]]
 """Reads the batches of a segment. Arguments: the segment, its size, the flags that the catalog lists by first seq, the
 check of the other flags."""
+TOLD = 10
+"""Number of ranges of seqs that are named."""
 
 
 class Loader:
@@ -71,10 +73,13 @@ class Loader:
                 log.error("file_set_apart", path=str(path), reason="it is damaged", remedy=REMEDY)
             inventory.number, contents = found
             self._check_owner(contents)
-            inventory.proven = "owner" in contents
             inventory.frame_no, inventory.tail = contents["frame_no"], contents.get("tail")
             for entry in contents["topics"]:
                 self._directory.show(self._load(entry))
+            inventory.ids_missing = contents.get("id_sum", self._directory.id_sum) - self._directory.id_sum
+            inventory.proven = "owner" in contents and not inventory.ids_missing
+            if inventory.ids_missing:
+                log.error("topics_missing", reason=catalog.TOPICS_LACK, remedy=catalog.LACKS_REMEDY)
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.logs = contents.get("logs", {})
             self._directory.snapshot_id = contents["next_id"]
@@ -116,6 +121,11 @@ class Loader:
                 self._inventory.let_held_go(Unloaded(entry, self._inventory.folder(topic.id, cold=False)))
             if topic.unchecked:
                 self._entries[topic.id] = entry
+        if catalog.lacks(entry):
+            absent = topic.records.absent(entry["floor"]) if topic.unloaded is None else ()
+            seqs = ", ".join(f"{first} to {last}" for first, last in absent[:TOLD])
+            which = f". No segment has seqs {seqs}; some of them may have been deleted" if seqs else ""
+            self._inventory.lacks(topic, f"{catalog.LACKS}{which}")
         return topic
 
     def replaying(self, header: Header) -> None:
@@ -229,8 +239,6 @@ class Loader:
         checks = entry.get("checks") or [None] * len(entry["segments"])
         chains, sums = _chains(entry), _sums(entry)
         topic.records.sequence.sum = entry.get("sum", 0)
-        if catalog.lacks(entry):
-            log.error("records_missing", topic=topic.name, reason=catalog.LACKS)
         index = entry.get("index") if known and "checks" in entry else None
         topic.unchecked = bool(index)
         for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(

@@ -42,6 +42,8 @@ class Plan:
     number: int
     frame_no: int
     next_id: int
+    id_sum: int
+    """Of the ids of the topics that have entries."""
     logs: dict[str, int]
     sessions: list[dict[str, Any]]
     tail: int | None = None

@@ -40,7 +40,12 @@ class Planner:
         now = self._clock.now_ms()
         directory = self._directory
         plan = Plan(
-            self._inventory.number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump()
+            self._inventory.number + 1,
+            synced(),
+            directory.next_id,
+            directory.id_sum,
+            dict(directory.logs),
+            directory.sessions.dump(),
         )
         plan.tail = checksum_of(plan.frame_no)
         for deleted in directory.graveyard:
@@ -50,12 +55,14 @@ class Planner:
         directory.graveyard.clear()
         if not self._inventory.looked_for_strays:
             plan.loaded = dict(directory.by_id)
-        looked = 0
+        looked = planned = 0
         for ident in [topic.id for topic in directory.visible.values()]:
             looked += 1
             topic = directory.by_id.get(ident)  # an unloaded one may have been loaded again since the list was made
             if topic is None:
-                continue  # deleted since
+                plan.id_sum -= ident  # deleted since
+                continue
+            planned += ident
             if topic.config.ttl_ms or topic.keys:
                 directory.expire_topic(topic, now)
             if isinstance(topic.catalogued, bytes) and not self._changes_by_itself(topic, now, last):
@@ -66,6 +73,7 @@ class Planner:
             if looked >= slices.LOOK:
                 looked = 0
                 yield
+        assert planned == plan.id_sum, "each topic that was not deleted has an entry"
         if plan.to_cold:
             self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
         self._list_again(plan.topics)

@@ -7,7 +7,8 @@ The first checkpoint of a process looks for them:
     a frame or a topic that is younger than the log                  set apart: the catalog and the log are older ones
     records behind the topic's last one                              set apart, for the same reason
     the catalog does not say whose it is (an older release)          set apart
-    the topic's segments lack records, by its sum                    set apart: they may be in it
+    the topic's segments lack records, or the catalog lacks topics,
+      by their sums                                                  set apart: they may be in it
     a name that is none of ours                                      set apart
     the system cannot read it                                        set apart: it may be intact
     all else                                                         remove: an attempt that was not finished, or a
@@ -48,13 +49,15 @@ _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Bounds of catalog and log after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
-    whose they are. Log files before frame `begin_no` were not read."""
+    """Bounds of catalog and log after a start: topic ids below `next_id`, frames up to `last_no`; whether they said
+    whose they are, and lack no topic; and the topics that lack records. Log files before frame `begin_no` were not
+    read."""
 
     next_id: int
     last_no: int
     proven: bool = True
     begin_no: int = 1
+    lacking: frozenset[int] = frozenset()
 
 
 def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -> bool:
@@ -63,8 +66,7 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
     if ours is None or not disk.size(path):
         return ours is None
     ident = int(path.parent.name, 16)
-    topic = topics.get(ident)
-    young = ident >= known.next_id or not known.proven or (topic is not None and topic.records.lacking)
+    young = ident >= known.next_id or not known.proven or ident in known.lacking
     if ours[2] == "idx":
         data = path.with_suffix(".data")
         return foreign(disk, data, topics, known) if data.name in disk.list(path.parent) else young
@@ -78,6 +80,7 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
         return False
     if young or any(header.frame_no > known.last_no for header in headers):
         return True
+    topic = topics.get(ident)
     last_seq = headers[-1].first_seq + headers[-1].count - 1
     return topic is not None and ours[1] is not None and last_seq > topic.records.head_seq
 

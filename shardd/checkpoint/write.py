@@ -127,6 +127,7 @@ class Writer:
             "frame_no": [cbor2.dumps(plan.frame_no)],
             "tail": [cbor2.dumps(plan.tail)],
             "next_id": [cbor2.dumps(plan.next_id)],
+            "id_sum": [cbor2.dumps(plan.id_sum + self._inventory.ids_missing)],
             "topics": catalog.array([each if isinstance(each, bytes) else each.encoded for each in plan.entries]),
             "sessions": catalog.array(list(map(cbor2.dumps, plan.sessions))),
             "logs": [cbor2.dumps(plan.logs)],
@@ -142,7 +143,7 @@ class Writer:
         """Write the batches of one topic outside a checkpoint, and sync them."""
         folders: set[Path] = set()
         if plan.batches:
-            self._write_batches(Plan(0, 0, 0, {}, []), plan, folders)
+            self._write_batches(Plan(0, 0, 0, 0, {}, []), plan, folders)
         self._sync(folders)
 
     def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> int:
@@ -352,8 +353,8 @@ class Writer:
         listed = [segment.check ^ checks.get(id(segment), 0) for segment in every]
         sums = [plan.sums.get(id(segment), segment.sum) for segment in every]
         entry = {**plan.fields, "segments": rows, "checks": listed, "chains": chains, "sums": sums, "deleted": deleted}
-        if catalog.lacks(entry):
-            log.error("records_missing", topic=plan.topic.name, reason=catalog.LACKS)
+        if catalog.lacks(entry) and plan.topic.id not in self._inventory.lacking:
+            self._inventory.lacks(plan.topic, catalog.LACKS)
         return entry if places is None else {**entry, "index": index}
 
     def _misplaced(self, number: int) -> bool:

@@ -76,7 +76,7 @@ def _cut(data: Path, job: dict[str, Any], limits: Limits) -> int:
     paths = [data / shard_name(index) for index in range(job["shards"])]
     try:
         for found in cut(RealDisk(), paths, SystemClock(), limits, Cuts(**job["cuts"])):
-            _say(kind="cut", **found)
+            _say(kind="problem" if "problem" in found else "cut", **found)
     except (RecoveryError, SegmentError, OSError) as error:
         _say(kind="error", message=str(error))
         return 1

@@ -9,12 +9,14 @@ from typing import Any
 
 from shardd.offline.reshard import shard_name
 from shardd.replication.attach import TermError, read_term
-from shardd.replication.browse import AHEAD, Browser, Damaged, patiently, shards_of
+from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, patiently, shards_of
 from shardd.replication.manifests import Head, Stream
 from shardd.replication.names import number_of
 from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
 from shardd.replication.seal import NONE, Sealed
 from shardd.replication.store import Absent, Store, Unsealed
+from shardd.storage import catalog
+from shardd.storage.catalog import LACKS_REMEDY, CatalogError
 
 
 @dataclass(slots=True)
@@ -112,18 +114,29 @@ def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -
         fresh = [stream for stream in head.streams if stream.name not in streams]
         streams |= {stream.name: stream for stream in fresh}
         if read_all:
-            try:
-                browser.manifest(number)
-            except Damaged as error:
-                report.problems.append(str(error))
+            damaged = list(browser.chunks(fresh))
             report.problems += (
                 f"{problem}. Put it back, or delete manifest {number} and those before it that name it"
-                for problem in browser.chunks(fresh)
+                for problem in damaged
             )
+            try:
+                found = browser.manifest(number)
+                lacking = [] if damaged else _lacking(browser, found)
+            except (Damaged, CatalogError) as error:
+                report.problems.append(str(error))
+            else:
+                report.problems += (f"{browser.names.manifest(number)}: {each}; {LACKS_REMEDY}" for each in lacking)
     if read_all:
         report.problems += _unchained(browser)
     report.checkpoint_bytes = sum(stream.size for stream in streams.values())
     return first_part, newest
+
+
+def _lacking(browser: Browser, found: ManifestAt) -> list[str]:
+    """What the catalog of a manifest lacks, by its sums. Raises `CatalogError`, `Damaged`."""
+    catalogs = [each for each in found.files if each.path == catalog.file_name(found.head.catalog)]
+    files = browser.files(found._replace(files=catalogs))
+    return [problem for _, pieces in files for problem in catalog.lacking(b"".join(pieces))]
 
 
 def _unchained(browser: Browser) -> list[str]:

@@ -86,8 +86,9 @@ class _Planned:
 
 
 def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts) -> Iterator[dict[str, Any]]:
-    """Cut topics of these shards, which are all shards of a data directory. Yields a map for each topic with a cut:
-    `topic`, `upto` (last seq kept), `removed` records, `next_seq`.
+    """Cut topics of these shards, which are all shards of a data directory. Yields a `problem` for what
+    its sums say that a shard lacks; then a map for each topic with a cut: `topic`, `upto` (last seq kept), `removed`
+    records, `next_seq`.
 
     Blocks. Raises `RecoveryError` for files that cannot be read and cuts that are not possible, and then nothing has
     changed; OSError.
@@ -99,6 +100,9 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
             if topic.damage is not None:
                 raise RecoveryError(f'topic "{topic.name}" is damaged: {topic.damage.reason}')
         shards.append(shard)
+    for shard in shards:
+        for problem in shard.checkpoints.inventory.problems():
+            yield {"problem": problem}
     routers = Routers(shards)
     routers.derive()
     topics = {topic.name: topic for shard in shards for topic in shard.directory.visible.values()}

@@ -12,7 +12,7 @@ from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.shard import Shard, open_shard, opened_shard
-from shardd.storage.catalog import LACKS, SUMS
+from shardd.storage.catalog import SUMS
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import REMEDY
@@ -79,9 +79,8 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
                 report.problems.append(f'topic "{topic.name}": {error}')
         if topic.damage is not None and len(report.problems) == before:
             report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
-        if topic.records.lacking:
-            report.problems.append(f'topic "{topic.name}": {LACKS}')
         _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.records.batches])
+    report.problems += shard.checkpoints.inventory.problems()
     _check_strays(report, disk, shard)
     return report
 

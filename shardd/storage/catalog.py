@@ -7,7 +7,7 @@
          4     4  version   FORMAT_VERSION, or HELD_VERSION
          8     8  length    bytes of the CBOR that follows
         16     8  checksum  XXH3-64 of it
-        24        CBOR map: owner, number, frame_no, tail, next_id, topics, sessions, logs
+        24        CBOR map: owner, number, frame_no, tail, next_id, id_sum, topics, sessions, logs
 
 A catalog is valid iff the magic is right, `length` bytes follow the header, and their checksum is `checksum`.
 
@@ -58,7 +58,9 @@ ABOUT = 256
 """`owner` and `number` are within so many bytes."""
 
 
-LACKS = "the sum of its segments is not that of what was written to it: some of it is missing, or other data is there"
+LACKS = "its segments do not add up to what was written to it: records are missing, or others are in their place"
+TOPICS_LACK = "the ids of its topics do not add up: topics are missing, or others are in their place"
+LACKS_REMEDY = "look in lost+found, or restore the shard from a backup: see operations.md"
 SUMS = 1 << 64
 """Sums are modulo this."""
 
@@ -201,6 +203,17 @@ def lacks(entry: Mapping[str, Any]) -> bool:
     """True if the batches in a topic's segments are certainly not those that were added to it and did not leave, by
     their sums. Entries of older releases have none."""
     return "sum" in entry and (entry["sum"] - sum(each or 0 for each in entry["sums"])) % SUMS != 0
+
+
+def lacking(raw: Buffer) -> list[str]:
+    """What a catalog file certainly lacks, by its sums. Raises `CatalogError` if the file is not whole."""
+    problem, contents = _read(raw)
+    if contents is None:
+        raise CatalogError(f"the catalog is {problem}")
+    problems = [f'topic "{entry["name"]}": {LACKS}' for entry in contents["topics"] if lacks(entry)]
+    if contents.get("id_sum", ids := sum(entry["id"] for entry in contents["topics"])) != ids:
+        problems.append(TOPICS_LACK)
+    return problems
 
 
 def topics_of(raw: Buffer) -> Iterator[dict[str, Any] | int]:

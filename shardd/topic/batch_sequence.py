@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
 from shardd.storage.catalog import SUMS
-from shardd.storage.segment import Segment
 from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
@@ -88,13 +87,11 @@ class BatchSequence:
         """The sum without the batches that begin after `seq`, which are in memory only."""
         return (self.sum - _sum(self.batches[self.place(seq) + 1 :])) % SUMS
 
-    def filed(self, batch: Batch, segment: Segment) -> None:
+    def filed(self, batch: Batch) -> None:
         """A segment has the batch from now on. It may have left while it was written."""
         place = self.place(batch.first_seq)
         if place < 0 or self.batches[place] is not batch:
             self.sum += batch.sum
-        assert segment.sum is not None, "older segments get no batches"
-        segment.sum = (segment.sum + batch.sum) % SUMS
         batch.sum = 0
 
     def place(self, seq: int) -> int:

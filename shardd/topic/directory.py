@@ -29,6 +29,8 @@ class Directory:
         self.sessions = Sessions()
         self._names: list[str] = []
         self._next_id = 1
+        self.id_sum = 0
+        """Of the ids of the visible topics, counted as they come and go."""
         self.graveyard: list[Topic] = []
         """Deleted topics whose files may still exist."""
         self.logs: dict[str, int] = {}
@@ -91,6 +93,7 @@ class Directory:
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic
         self.by_id[topic.id] = topic
+        self.id_sum += topic.id
         topic.records.count_in(self.totals)
         insort(self._names, topic.name)
         self.renamed(topic.name)
@@ -98,6 +101,7 @@ class Directory:
     def hide(self, topic: Topic) -> None:
         del self.visible[topic.name]
         del self.by_id[topic.id]
+        self.id_sum -= topic.id
         at = bisect_left(self._names, topic.name)
         assert self._names[at] == topic.name
         del self._names[at]

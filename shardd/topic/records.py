@@ -16,7 +16,6 @@ from proto.format.buffer import Buffer
 from proto.format.columns import Columns
 from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import Batch
-from shardd.storage.catalog import SUMS
 from shardd.storage.indivisible import indivisible
 from shardd.storage.segment import Segment
 from shardd.topic.batch_sequence import BatchSequence, Slice
@@ -69,11 +68,15 @@ class Records:
         """Seq of the last live record; 0 if there is none."""
         return next((last for b in reversed(self.batches) if (last := b.last_live) is not None), 0)
 
-    @property
-    def lacking(self) -> bool:
-        """True if segments and batches are certainly not those that were added and did not leave, by their sums."""
-        there = sum(segment.sum or 0 for segment in self.segments) + sum(batch.sum for batch in self.batches)
-        return (self.sequence.sum - there) % SUMS != 0
+    def absent(self, first: int) -> list[tuple[int, int]]:
+        """Ranges of seqs from `first` to the head that neither a batch nor a gap has. Both ends are included."""
+        found = []
+        there = [(batch.first_seq, batch.last_seq) for batch in self.batches]
+        for start, last in sorted([*there, *(gap[:2] for gap in self.gaps.ranges), (self.head_seq + 1,) * 2]):
+            if first < start:
+                found.append((first, start - 1))
+            first = max(first, last + 1)
+        return found
 
     def count_in(self, totals: Totals) -> None:
         """Count the records in other totals from now on."""

@@ -105,7 +105,8 @@ def parse_time(text: str) -> int:
 def restore(
     source: Path, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: Limits
 ) -> Iterator[dict[str, Any]]:
-    """Make a data directory. Yields maps of kind `progress` (bytes), `cut` for each topic, and finally `done`.
+    """Make a data directory. Yields maps of kind `progress` (bytes), `problem`, `cut` for each topic, and finally
+    `done`.
 
     Raises `BackupError`, `DataDirError`, OSError.
     """
@@ -208,7 +209,7 @@ def _finish(data_dir: Path, target: Path | None, cuts: Cuts, limits: Limits) -> 
         # one of the copies must not be touched.
         limits = replace(limits, cold_dir="" if target is None else str(_making(target)))
         found = offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts))
-        yield from (each for each in _succeeding(found, "cutting the topics") if each["kind"] == "cut")
+        yield from (each for each in _succeeding(found, "cutting the topics") if each["kind"] in ("cut", "problem"))
         (_making(data_dir) / LOCK).unlink(missing_ok=True)
     for top in (data_dir, target):
         if top is not None:

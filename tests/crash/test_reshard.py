@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import pytest
+from structlog.testing import capture_logs
 
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.offline.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage import catalog
 from tests.support.fault_disk import Crash, FaultDisk, Node, Survival
 from tests.support.harness import FakeClock, Harness
 
@@ -76,6 +79,24 @@ def test_every_topic_arrives_whole(old: int, new: int) -> None:
     after = contents(disk.after_crash("drop"))
     assert after == {**before, "shards": new}
     assert {p.relative_to(DATA).parts[0] for p in disk.names} == {MANIFEST, *map(shard_name, range(new))}
+
+
+def test_sums_begin_again_with_what_is_there() -> None:
+    disk = loaded(2)
+    before = contents(disk)
+    for index in range(2):
+        path = DATA / shard_name(index)
+        number, found = catalog.load(disk, path) or (0, {})
+        for entry in found["topics"]:
+            entry["sum"] ^= 1
+        found["id_sum"] += 1
+        catalog.write(disk, path, number, {name: [cbor2.dumps(value)] for name, value in found.items()})
+    with capture_logs() as logs:
+        reshard(disk, 3)
+    assert {each["event"] for each in logs} == {"records_missing", "topics_missing"}
+    assert contents(disk) == before | {"shards": 3}
+    for index in range(3):
+        assert verify(disk, DATA / shard_name(index), FakeClock(), Limits(**LIMITS)).problems == []
 
 
 def test_the_cold_tier_comes_home() -> None:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from proto.format.columns import Columns, constant, optional, plain
-from proto.format.frame import Frame, Kind, check, decode_batch, decode_map, encode_batch, encode_map
+from proto.format.frame import (
+    KIND_AT,
+    Frame,
+    Kind,
+    check,
+    content_hash,
+    decode_batch,
+    decode_map,
+    encode_batch,
+    encode_map,
+)
 from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
 
@@ -133,6 +143,11 @@ def test_every_kind_of_frame_is_there_and_reads_back() -> None:
                 assert batch.key == b"key-1"
             offset += header.length
     assert kinds == set(Kind) - LATER
+
+
+def test_content_hashes_are_those_that_catalogs_have() -> None:
+    batches = [frame.head for frames in FILES for frame in frames if frame.head[KIND_AT] == Kind.BATCH]
+    assert list(map(content_hash, batches)) == [0x7D428C0C941E8D28, 0x72F184EB7BB56AC8, 0x93463B1275572397]
 
 
 def test_a_shard_starts_from_them(shard_dir: Path) -> None:

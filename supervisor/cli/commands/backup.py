@@ -126,11 +126,11 @@ def restore(
                     say(found)
                 if found["kind"] == "progress":
                     advance(found["done"], found["total"])
-                elif found["kind"] == "shard" and not as_json:
-                    tell(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
                 elif found["kind"] == "cut":
                     topics += 1
                     records += found["removed"]
+                elif not as_json:
+                    _tell(found)
     except (backups.BackupError, DataDirError, OSError) as error:
         fail(str(error), Status.FAILED)
     if not as_json:
@@ -138,6 +138,13 @@ def restore(
     if cuts and not as_json:
         cut = f"{counted(topics, 'topic')}, {counted(records, 'record')} removed behind the cut"
         tell(f"{cut}, {counted(cuts.reserve, 'seq')} reserved in each")
+
+
+def _tell(found: dict[str, Any]) -> None:
+    if found["kind"] == "shard":
+        tell(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
+    elif found["kind"] == "problem":
+        complain(found["problem"])
 
 
 def _time(found: dict[str, Any]) -> str:

@@ -39,6 +39,13 @@ def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
     assert [each.topic.name for each in shard.shard.control.begin().topics] == ["t1"]
 
 
+def test_a_catalog_that_would_lack_a_topic_is_not_planned() -> None:
+    shard = shard_with(10)
+    del shard.shard.directory.visible["t3"]
+    with pytest.raises(AssertionError, match="each topic"):
+        shard.shard.control.begin()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from shardd.offline import replica
 from shardd.replication.attach import Mismatch
 from shardd.replication.browse import Damaged
+from shardd.replication.manifests import Heads
 from shardd.replication.names import ShardNames
+from shardd.storage import catalog
+from shardd.storage.catalog import array
+from shardd.topic.records import Records
 from tests.support.bucket import MemoryStore
+from tests.support.fault_disk import FaultDisk
 from tests.support.shipped import SMALL, Shipped, contents, restored
 
 NAMES = ShardNames(0)
@@ -87,3 +93,32 @@ def test_a_restore_from_a_damaged_bucket_names_the_object(shard: Shipped) -> Non
 def test_an_empty_prefix_is_no_service() -> None:
     with pytest.raises(Mismatch, match="holds no service"):
         list(replica.status(MemoryStore()))
+
+
+@pytest.mark.parametrize("what", ["records", "topics"])
+def test_what_a_catalog_lacks_is_told_by_verify_by_a_takeover_and_by_a_restore(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No object is damaged, and no catalog of the machine says more."""
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    shard.append("a", *range(50), config={"durability": "fsync"})
+    shard.append("b", 1, config={"durability": "fsync"})
+    shard.sync()
+    shard.ship()
+    with monkeypatch.context() as patch, capture_logs():
+        if what == "records":
+            patch.setattr(Records, "unstored", lambda *_: [])
+        else:
+            patch.setattr(catalog, "array", lambda items: array(items[1:]))
+        shard.shard.checkpoint_now()
+    shard.copy()
+    (head,) = [head for _, head in Heads(shard.store, NAMES).ordered()]
+    for number in range(1, head.first_part):  # as retention does
+        del shard.store.objects[NAMES.part(number)]
+    found = problems(shard)
+    assert all(each.startswith(f"{NAMES.manifest(head.part)}: ") and "do not add up" in each for each in found)
+    assert len(found) == (2 if what == "records" else 1)
+    for again in (lambda: restored(shard), lambda: shard.again(FaultDisk(boot=3)).attach(by_hand=True)):
+        with capture_logs() as logs:
+            again()
+        assert {each["event"] for each in logs if each["event"].endswith("_missing")} == {f"{what}_missing"}
