@@ -56,7 +56,7 @@ class Planner:
         if not self._inventory.looked_for_strays:
             plan.loaded = dict(directory.by_id)
         looked = planned = 0
-        for ident in [topic.id for topic in directory.visible.values()]:
+        for ident in list(directory.by_id):
             looked += 1
             topic = directory.by_id.get(ident)  # an unloaded one may have been loaded again since the list was made
             if topic is None:

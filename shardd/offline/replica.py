@@ -16,7 +16,7 @@ from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_fr
 from shardd.replication.seal import NONE, Sealed
 from shardd.replication.store import Absent, Store, Unsealed
 from shardd.storage import catalog
-from shardd.storage.catalog import LACKS_REMEDY, CatalogError
+from shardd.storage.catalog import LACKS_REMEDY
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -
             try:
                 found = browser.manifest(number)
                 lacking = [] if damaged else _lacking(browser, found)
-            except (Damaged, CatalogError) as error:
+            except Damaged as error:
                 report.problems.append(str(error))
             else:
                 report.problems += (f"{browser.names.manifest(number)}: {each}; {LACKS_REMEDY}" for each in lacking)
@@ -133,10 +133,13 @@ def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -
 
 
 def _lacking(browser: Browser, found: ManifestAt) -> list[str]:
-    """What the catalog of a manifest lacks, by its sums. Raises `CatalogError`, `Damaged`."""
+    """What the catalog of a manifest lacks, by its sums. Raises `Damaged`."""
     catalogs = [each for each in found.files if each.path == catalog.file_name(found.head.catalog)]
     files = browser.files(found._replace(files=catalogs))
-    return [problem for _, pieces in files for problem in catalog.lacking(b"".join(pieces))]
+    try:
+        return [problem for _, pieces in files for problem in catalog.lacking(b"".join(pieces))]
+    except catalog.CatalogError as error:
+        raise Damaged(f"{browser.names.manifest(found.number)}: {error}") from None
 
 
 def _unchained(browser: Browser) -> list[str]:

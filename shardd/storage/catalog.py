@@ -206,14 +206,17 @@ def lacks(entry: Mapping[str, Any]) -> bool:
 
 
 def lacking(raw: Buffer) -> list[str]:
-    """What a catalog file certainly lacks, by its sums. Raises `CatalogError` if the file is not whole."""
-    problem, contents = _read(raw)
-    if contents is None:
-        raise CatalogError(f"the catalog is {problem}")
-    problems = [f'topic "{entry["name"]}": {LACKS}' for entry in contents["topics"] if lacks(entry)]
-    if contents.get("id_sum", ids := sum(entry["id"] for entry in contents["topics"])) != ids:
-        problems.append(TOPICS_LACK)
-    return problems
+    """What a catalog file certainly lacks, by its sums. Raises `CatalogError` if the file is not whole, or no catalog:
+    others may have written it."""
+    try:
+        problem, contents = _read(raw)
+        if contents is None:
+            raise CatalogError(f"the catalog is {problem or 'no map'}")
+        problems = [f'topic "{entry["name"]}": {LACKS}' for entry in contents["topics"] if lacks(entry)]
+        ids = sum(entry["id"] for entry in contents["topics"])
+    except (cbor2.CBORDecodeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CatalogError(f"the catalog has other content than a shard writes: {error!r}") from None
+    return [*problems, TOPICS_LACK] if contents.get("id_sum", ids) != ids else problems
 
 
 def topics_of(raw: Buffer) -> Iterator[dict[str, Any] | int]:

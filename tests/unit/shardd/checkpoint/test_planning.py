@@ -41,7 +41,8 @@ def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
 
 def test_a_catalog_that_would_lack_a_topic_is_not_planned() -> None:
     shard = shard_with(10)
-    del shard.shard.directory.visible["t3"]
+    directory = shard.shard.directory
+    del directory.by_id[directory.visible["t3"].id]
     with pytest.raises(AssertionError, match="each topic"):
         shard.shard.control.begin()
 

@@ -131,3 +131,29 @@ def test_a_disk_that_takes_only_a_part_leaves_no_catalog() -> None:
     with pytest.raises(OSError, match="did not take the whole catalog"):
         write(disk, 1)
     assert disk.list(BASE) == []
+
+
+def test_what_a_catalog_lacks_is_told_by_its_sums() -> None:
+    disk = shard()
+    whole = {"id": 1, "name": "a", "sum": 5, "sums": [2, None, 3]}
+    older = {"id": 2, "name": "b"}
+    around = {"id": 3, "name": "c", "sum": 1, "sums": [2, (1 << 64) - 1]}
+    lacking = {"id": 4, "name": "d", "sum": 5, "sums": [2]}
+    write(disk, 1, topics=[whole, older, around], id_sum=6)
+    write(disk, 2, topics=[whole, lacking], id_sum=6)
+    write(disk, 3, topics=[lacking])
+    found = [catalog.lacking(disk.read(BASE / catalog.file_name(number))) for number in (1, 2, 3)]
+    assert found == [[], [f'topic "d": {catalog.LACKS}', catalog.TOPICS_LACK], [f'topic "d": {catalog.LACKS}']]
+
+
+@pytest.mark.parametrize(
+    "topics", [5, [5], [{}], [{"id": "x", "name": "y"}], [{"id": 1, "sum": 1}], [{"id": 1, "sum": 1, "sums": 9}]]
+)
+def test_a_catalog_that_no_shard_wrote_is_an_error_of_its_own(topics: Any) -> None:
+    disk = shard()
+    write(disk, 1, topics=topics)
+    with pytest.raises(CatalogError, match="other content"):
+        catalog.lacking(disk.read(BASE / catalog.file_name(1)))
+    flip(disk, 1)
+    with pytest.raises(CatalogError, match="not whole"):
+        catalog.lacking(disk.read(BASE / catalog.file_name(1)))
