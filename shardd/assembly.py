@@ -192,6 +192,7 @@ class Assembly:
             quarantine=of.checkpoints.quarantine,
             replica=self.follower.figures,
             files_set_apart=lambda: of.checkpoints.inventory.files_apart,
+            records_missing=lambda: len(of.checkpoints.inventory.problems()),
         )
         return {**inspect.handlers, operations.WatchNames: self.names.list}
 

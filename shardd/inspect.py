@@ -61,6 +61,7 @@ class Inspect:
     quarantine: Quarantine
     replica: Callable[[], ReplicaFigures | None]
     files_set_apart: Callable[[], int]
+    records_missing: Callable[[], int]
 
     @property
     def handlers(self) -> dict[type, Callable[[Request[Any], Respond], None]]:
@@ -155,6 +156,7 @@ class Inspect:
             topics_by_class=self.directory.by_class(),
             topics_quarantined=len(self.quarantine),
             files_set_apart=self.files_set_apart(),
+            records_missing=self.records_missing(),
             queue_topics=len(queues),
             queue_leases_in_flight=held(queues),
             # Queues are few and are watched, so they do not compete with all the other topics for the places.

@@ -85,14 +85,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         sum(each.records_written for each in stats),
     )
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
-    yield GaugeMetricFamily(
-        "topics_quarantined", "Topics whose files cannot be read.", sum(each.topics_quarantined for each in stats)
-    )
-    yield GaugeMetricFamily(
-        "topics_files_set_apart",
-        "Files in lost+found, because they do not belong where they were.",
-        sum(each.files_set_apart for each in stats),
-    )
+    yield from _damage_families(stats)
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", sum(each.queue_topics for each in stats))
     yield GaugeMetricFamily(
         "topics_queue_leases_in_flight", "Jobs that workers hold.", sum(each.queue_leases_in_flight for each in stats)
@@ -131,6 +124,22 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([each.wal for each in stats])
     yield _fsync_family([each.fsync_us for each in stats if each.fsync_us.bounds])
+
+
+def _damage_families(stats: list[ShardFigures]) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "topics_quarantined", "Topics whose files cannot be read.", sum(each.topics_quarantined for each in stats)
+    )
+    yield GaugeMetricFamily(
+        "topics_files_set_apart",
+        "Files in lost+found, because they do not belong where they were.",
+        sum(each.files_set_apart for each in stats),
+    )
+    yield GaugeMetricFamily(
+        "topics_records_missing",
+        "Topics whose segments lack records, by their sums, and shards that lack topics.",
+        sum(each.records_missing for each in stats),
+    )
 
 
 def _by_class(stats: list[ShardFigures]) -> Metric:

@@ -92,6 +92,8 @@ class ShardFigures(Struct, frozen=True):
     topics_by_class: dict[str, int] = {}
     topics_quarantined: int = 0
     files_set_apart: int = 0
+    records_missing: int = 0
+    """Topics whose segments lack records; one more if the shard lacks topics."""
     queue_topics: int = 0
     queue_leases_in_flight: int = 0
     letters_waiting: int = 0

@@ -52,6 +52,7 @@ class Planner:
             if deleted.unloaded is not None:
                 self._inventory.let_held_go(deleted.unloaded)
             self._inventory.let_go(deleted.segments)
+            self._inventory.lacking.pop(deleted.id, None)
         directory.graveyard.clear()
         if not self._inventory.looked_for_strays:
             plan.loaded = dict(directory.by_id)

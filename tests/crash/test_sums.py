@@ -255,6 +255,10 @@ def test_what_is_missing_is_told_once_by_a_process() -> None:
             shard.append("bad", number)
             checkpoint(shard)
     assert [each["topic"] for each in logs if each["event"] == "records_missing"] == ["bad"]
+    assert shard.call("stats")["records_missing"] == 1
+    shard.call("delete_topic", "bad")
+    checkpoint(shard)
+    assert shard.call("stats")["records_missing"] == 0
 
 
 def test_a_topic_that_a_catalog_lacks_is_told_and_its_files_are_kept() -> None:
@@ -267,6 +271,7 @@ def test_a_topic_that_a_catalog_lacks_is_told_and_its_files_are_kept() -> None:
         with capture_logs() as logs:
             again = again.restarted()
         assert [each["event"] for each in logs if "missing" in each["event"]] == ["topics_missing"]
+        assert again.call("stats")["records_missing"] == 1
         again.append("good", "more")
         again.append("new", "one")
         checkpoint(again)

@@ -52,6 +52,7 @@ def queries() -> list[str]:
         "topics_replica_term",
         "topics_replica_damaged",
         "topics_files_set_apart",
+        "topics_records_missing",
     ],
 )
 @pytest.mark.parametrize("where", [panels, rules])

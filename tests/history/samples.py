@@ -49,6 +49,7 @@ NEVER = (
     "topics_shard_hangs_total",
     "topics_quarantined",
     "topics_files_set_apart",
+    "topics_records_missing",
     "topics_disk_refused_total",
 )
 """Series that stay 0 under a steady load."""
