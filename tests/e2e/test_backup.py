@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import cbor2
+
+from proto.model.names import shard_of
+from shardd.offline.reshard import shard_name
+from shardd.storage import catalog
+from shardd.storage.disk import RealDisk
 from tests.support.service import Service, until
 
 SMALL = {
@@ -209,3 +216,29 @@ def test_what_is_no_data_directory_and_what_is_no_backup_is_refused(tmp_path: Pa
     assert (
         "no whole backup" in topics("restore", str(tmp_path / "b"), "--data-dir", str(tmp_path / "d"), status=1).stderr
     )
+
+
+def test_what_a_shard_lacks_is_told_by_verify_and_by_a_restore_that_cuts(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    with Service(tmp_path / "live") as service:
+        service.request("POST", "/v0/topics/a", {"records": [{"data": n} for n in range(5)]})
+        service.restart()
+        found = made(tmp_path / "backups", service.data_dir)
+    shard = Path(found["path"]) / shard_name(shard_of("a", 2))
+    number, contents = catalog.load(RealDisk(), shard) or (0, {})
+    contents["topics"][0]["sum"] ^= 1
+    contents["id_sum"] += 7
+    catalog.write(RealDisk(), shard, number, {name: [cbor2.dumps(value)] for name, value in contents.items()})
+    data = tmp_path / "restored" / "data"
+    data.parent.mkdir()
+    told = topics("restore", found["path"], "--data-dir", str(data), "--until-seq", "a=3").stderr
+    assert 'topic "a": its segments do not add up' in told
+    assert "the ids of its topics do not add up" in told
+    told = topics("verify", "--data-dir", str(data), status=1).stderr
+    assert 'topic "a": its segments do not add up' in told
+    assert "the ids of its topics do not add up" in told
+    with Service(data.parent) as again:
+        assert [record["data"] for record in everything(again, "a")] == [0, 1, 2]
+        with contextlib.closing(again.connect()) as connection:
+            connection.request("GET", "/v0/metrics")
+            assert b"\ntopics_records_missing 2.0\n" in connection.getresponse().read()
