@@ -118,6 +118,8 @@ class Writer:
         held = False
         for topic_plan in plan.topics:
             entry = self._catalog_entry(topic_plan)
+            if catalog.lacks(entry) and topic_plan.topic.id not in self._inventory.lacking:
+                self._lacks(plan, topic_plan.topic)
             held = held or bool(entry.get("held"))
             topic_plan.encoded = cbor2.dumps(entry)
         owner = self._inventory.owner
@@ -138,6 +140,13 @@ class Writer:
         while plan.begun:
             plan.begun.pop()  # one by one: freeing many objects in one call would keep the event loop waiting
         self._disk.sync_dir(self._inventory.path)
+
+    def _lacks(self, plan: Plan, topic: Topic) -> None:
+        """Tell that a topic's entry lacks records. The log still has them, but memory is not to be trusted, so the
+        process ends and the next one reads them. If that one's first checkpoint lacks them too, it is made."""
+        self._inventory.lacks(topic, catalog.LACKS)
+        if plan.loaded is None:
+            raise catalog.CatalogError(f'topic "{topic.name}": {catalog.LACKS}. The shard reads its log again')
 
     def store(self, plan: TopicPlan) -> None:
         """Write the batches of one topic outside a checkpoint, and sync them."""
@@ -353,8 +362,6 @@ class Writer:
         listed = [segment.check ^ checks.get(id(segment), 0) for segment in every]
         sums = [plan.sums.get(id(segment), segment.sum) for segment in every]
         entry = {**plan.fields, "segments": rows, "checks": listed, "chains": chains, "sums": sums, "deleted": deleted}
-        if catalog.lacks(entry) and plan.topic.id not in self._inventory.lacking:
-            self._inventory.lacks(plan.topic, catalog.LACKS)
         return entry if places is None else {**entry, "index": index}
 
     def _misplaced(self, number: int) -> bool:

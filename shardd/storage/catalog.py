@@ -66,7 +66,8 @@ SUMS = 1 << 64
 
 
 class CatalogError(ShardError):
-    """No catalog is valid, its version is not known, or it is not of this shard. No catalog was changed."""
+    """No catalog is valid, its version is not known, it is not of this shard, or would lack records. No catalog was
+    changed."""
 
 
 def file_name(number: int) -> str:

@@ -13,6 +13,7 @@ from shardd.offline.rewind import Cuts, cut
 from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.storage import catalog
+from shardd.storage.catalog import CatalogError
 from shardd.storage.lost import FOLDER
 from shardd.topic.records import Records
 from tests.support.fault_disk import Crash, FaultDisk
@@ -145,31 +146,74 @@ def test_topics_and_segments_add_up_with_copies_jobs_and_what_only_memory_has(se
         assert all("sum" in entry for entry in topics(shard.disk).values())
 
 
-def test_a_batch_that_no_segment_got_is_told_until_an_operator_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    shard, disk = stored()
+def lose(shard: Harness, patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint passes over the first batch that it would have to write."""
     unstored = Records.unstored
 
     def lacking(records: Records, upto: int) -> Any:
         found = unstored(records, upto)
         return found[1:] if records is shard.shard.directory.visible["bad"].records else found
 
-    shard.append("bad", "lost")
+    patch.setattr(Records, "unstored", lacking)
+
+
+def flip(shard: Harness, patch: pytest.MonkeyPatch) -> None:
+    """A bit flips in memory: the segment would have the wrong record in a frame whose checksum is right."""
+    batch = shard.shard.directory.visible["bad"].records.batches[-1]
+    assert batch.buffer is not None
+    batch.buffer = bytes(batch.buffer).replace(b"kept", b"kepu")
+
+
+@pytest.mark.parametrize("fault", [lose, flip])
+def test_a_checkpoint_that_would_lack_records_ends_the_process_and_the_next_one_has_them(
+    fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, disk = stored()
+    shard.append("bad", "kept")
     shard.append("good", "kept")
+    shard.shard.commits.sync_now()
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(Records, "unstored", lacking)
-        checkpoint(shard)
+        fault(shard, patch)
+        with pytest.raises(CatalogError, match=r'topic "bad".*add up'):
+            checkpoint(shard)
     assert [each["topic"] for each in logs if each["event"] == "records_missing"] == ["bad"]
-    again = shard
+    again = shard.restarted(disk.after_crash("drop"))
+    for _ in range(2):
+        assert [again.everything(name)[-1]["data"] for name in ("bad", "good")] == ["kept", "kept"]
+        checkpoint(again)
+        again = again.restarted()
+    assert isinstance(again.disk, FaultDisk)
+    assert problems(again.disk, again) == []
+
+
+@pytest.mark.parametrize("fault", [lose, flip])
+def test_the_first_checkpoint_of_a_process_is_made_and_what_it_lacks_is_told_until_an_operator_looks(
+    fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that the log brings back would end each process."""
+    shard, disk = stored()
+    again = shard.restarted()
+    again.append("bad", "kept")
+    again.append("good", "kept")
+    again.shard.commits.sync_now()
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        fault(again, patch)
+        checkpoint(again)
+    assert [each["topic"] for each in logs if each["event"] == "records_missing"] == ["bad"]
     for number in range(3):
         again, found = told(again)
         assert found == ["bad"]
         again.append("bad", number)
         checkpoint(again)
-    (problem,) = quietly(disk, again)
+        assert again.call("stats")["records_missing"] == 1
+    problem = quietly(disk, again)[-1]
     assert problem.startswith('topic "bad": its segments do not add up')
-    assert "No segment has seqs 121 to 121;" in problem
-    assert [r["data"] for r in again.everything("bad")] == [*range(120), *range(3)]
+    assert ("No segment has seqs 121 to 121;" in problem) == (fault is lose)
+    assert [r["data"] for r in again.everything("bad")] == [*range(120), *(["kepu"] * (fault is flip)), *range(3)]
     assert again.everything("good")[-1]["data"] == "kept"
+    again.call("delete_topic", "bad")
+    checkpoint(again)
+    assert again.call("stats")["records_missing"] == 0
 
 
 def test_a_segment_that_a_catalog_lacks_is_told_by_the_next_start() -> None:
@@ -228,41 +272,6 @@ def test_segments_of_an_older_release_have_no_sum_and_get_no_more_batches() -> N
         checkpoint(again)
     assert None not in topics(disk)["good"]["sums"]
     assert told(again)[1] == problems(disk, again) == []
-
-
-def test_a_bit_that_flips_in_memory_before_a_checkpoint_is_told_until_an_operator_looks() -> None:
-    """The segment has the wrong record in a frame whose checksum is right, and the log is trimmed."""
-    shard, disk = stored()
-    shard.append("bad", "as it was written")
-    shard.shard.commits.sync_now()
-    batch = shard.shard.directory.visible["bad"].records.batches[-1]
-    assert batch.buffer is not None
-    batch.buffer = bytes(batch.buffer).replace(b"as it", b"as if")
-    with capture_logs() as logs:
-        checkpoint(shard)
-    again = shard
-    for number in range(3):
-        again, found = told(again)
-        assert found == ["bad"]
-        again.append("bad", number)
-        checkpoint(again)
-    assert again.everything("bad")[120]["data"] == "as if was written"
-    assert [problem.split(":")[0] for problem in quietly(disk, again)] == ['topic "bad"']
-    assert [each["topic"] for each in logs if each["event"] == "records_missing"] == ["bad"]
-
-
-def test_what_is_missing_is_told_once_by_a_process() -> None:
-    shard, _ = stored()
-    shard.shard.directory.visible["bad"].records.sequence.sum += 1
-    with capture_logs() as logs:
-        for number in range(3):
-            shard.append("bad", number)
-            checkpoint(shard)
-    assert [each["topic"] for each in logs if each["event"] == "records_missing"] == ["bad"]
-    assert shard.call("stats")["records_missing"] == 1
-    shard.call("delete_topic", "bad")
-    checkpoint(shard)
-    assert shard.call("stats")["records_missing"] == 0
 
 
 def test_a_topic_that_a_catalog_lacks_is_told_and_its_files_are_kept() -> None:
