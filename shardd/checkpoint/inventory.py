@@ -106,7 +106,7 @@ class Inventory:
     def problems(self) -> list[str]:
         """What the shard lacks, by its sums."""
         found = [f"{self.path}: {catalog.TOPICS_LACK}"] if self.ids_missing else []
-        found += (f'topic "{name}": {reason}' for name, reason in self.lacking.values())
+        found += (f'topic "{name}": {reason}' for name, reason in list(self.lacking.values()))
         return [f"{each}; {catalog.LACKS_REMEDY}" for each in found]
 
     def lacks(self, topic: Topic, reason: str) -> None:
