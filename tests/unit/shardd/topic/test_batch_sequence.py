@@ -10,6 +10,7 @@ import pytest
 from proto.format.columns import Columns, plain
 from proto.format.frame import encode_batch
 from shardd.storage.batch import Batch
+from shardd.storage.catalog import SUMS
 from shardd.topic.batch_sequence import MERGE_FAN, BatchSequence, Slice
 
 
@@ -31,6 +32,20 @@ def test_small_batches_are_merged_when_there_are_enough_of_one_level() -> None:
     assert [(each.first_seq, each.count) for each in found.batches] == [(1, 32), (33, 1), (34, 1), (35, 1)]
     assert [found.place(seq) for seq in (0, 1, 32, 33, 35, 90)] == [-1, 0, 0, 1, 3, 3]
     assert len(sequence(MERGE_FAN * MERGE_FAN).batches) == 1
+
+
+def test_a_sum_is_that_of_the_batches_up_to_a_seq_and_those_that_a_segment_has() -> None:
+    found = sequence(MERGE_FAN + 3)
+    sums = [each.sum for each in found.batches]
+    assert [found.sum_upto(seq) for seq in (0, 32, 34, 90)] == [sum(sums[:end]) % SUMS for end in (0, 1, 3, 4)]
+    merged, left = found.batches[:2]
+    found.filed(merged)
+    assert (found.sum_upto(90), merged.sum) == (sum(sums) % SUMS, 0)
+    found.keep([merged, *found.batches[2:]])
+    assert found.sum_upto(90) == (sum(sums) - sums[1]) % SUMS
+    found.filed(left)  # it was written meanwhile
+    found.drop_front(1)
+    assert found.sum_upto(90) == sum(sums) % SUMS
 
 
 def test_batches_before_a_part_are_not_merged_with_later_ones() -> None:

@@ -30,6 +30,14 @@ def test_ids_are_never_used_twice() -> None:
     assert (directory.next_id, directory.new_id()) == (11, 11)
 
 
+def test_the_sum_of_ids_is_that_of_the_visible_topics() -> None:
+    directory = Directory()
+    first, second, third = (made(directory, name) for name in "abc")
+    directory.hide(second)
+    directory.replace(third, Topic("c", third.id, 1, third.config))
+    assert directory.id_sum == first.id + third.id == sum(directory.by_id)
+
+
 def test_names_come_in_order_in_pages_and_those_that_go_leave_no_hole() -> None:
     directory = Directory()
     for name in ("b", "a:2", "c", "a:1"):

@@ -9,6 +9,7 @@ import pytest
 from proto.format.columns import Column, Columns, Encoding
 from proto.format.frame import encode_batch
 from proto.model.topic_config import TopicConfig
+from shardd.storage.catalog import SUMS
 from shardd.topic.promises import Promises
 from shardd.topic.records import Records, Totals
 from shardd.topic.topic import Topic
@@ -31,6 +32,7 @@ def sound(records: Records) -> bool:
     assert (records.count, records.bytes) == (len(live), sizes)
     assert (records.totals.records, records.totals.bytes) == (records.count, records.bytes)
     assert records.floor == (live[0] if live else records.head_seq + 1)
+    assert records.sequence.sum_upto(records.head_seq) == sum(batch.sum for batch in records.batches) % SUMS
     return True
 
 
@@ -114,3 +116,15 @@ def test_a_failed_extension_of_the_tag_index_leaves_none(monkeypatch: pytest.Mon
     assert records.unindexed("Eq") == 2
     records.index()
     assert records.unindexed("Eq") == 0
+
+
+def test_seqs_that_neither_a_batch_nor_a_gap_has_are_named() -> None:
+    records = Records(1)
+    for reason in (None, "cap"):
+        add(records, 3)
+        records.leave_out(2, reason)
+    add(records, 1)
+    assert records.absent(1) == [(4, 5)]
+    records.leave_out(4, None)
+    assert records.absent(5) == [(5, 5), (12, 15)]
+    assert Records(1).absent(1) == []
