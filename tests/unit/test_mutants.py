@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,17 @@ def test_only_a_broken_promise_of_the_mutant_finds_it(
     assert was_found == found
     assert told in str(runs)
     assert (runs.runs > 1) != found, "it is tried again until the time is up"
+
+
+@pytest.mark.parametrize(("counts", "sound"), [({}, True), ({"Lost": 1}, False)], ids=["sound", "broken"])
+def test_a_control_that_finds_something_keeps_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], sound: bool
+) -> None:
+    def run(directory: Path, *_: Any, **__: Any) -> Any:
+        (directory / "history.jsonl").touch()
+        return Ended(**counts)
+
+    monkeypatch.setattr(hunt, "run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert hunt.control(1) == sound
+    assert bool(list(tmp_path.rglob("history.jsonl"))) != sound
