@@ -63,7 +63,7 @@ def hunted(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> tuple
     ends = time.monotonic() + within_s
     while not found and time.monotonic() < ends:
         hunt.run(directory, source)
-        found = any(hunt.broken[promise] for promise in mutant.promises)
+        found = any(hunt.broken[promise] for promise in mutant.promises) and time.monotonic() < ends
     return found, hunt
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.history.bar import Violation
 from tests.mutants import hunt
 from tests.mutants.catalogue import MUTANTS, ROOT, Edit, Mutant
+from tests.support.service import until
 from topics_history import violations
 
 
@@ -83,6 +85,18 @@ def test_only_a_broken_promise_of_the_mutant_finds_it(
     assert was_found == found
     assert told in str(runs)
     assert (runs.runs > 1) != found, "it is tried again until the time is up"
+
+
+def test_what_is_found_too_late_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any, **__: Any) -> Ended:
+        ends = time.monotonic() + 0.06
+        until(lambda: time.monotonic() > ends, "the end of the hunt")
+        return Ended(Lost=1)
+
+    monkeypatch.setattr(hunt, "made", lambda *_: tmp_path)
+    monkeypatch.setattr(hunt, "run", late)
+    found, runs = hunt.hunted(Mutant("m", 1, ("Lost",), (Edit("p", "a", "b"),)), tmp_path, 0.05)
+    assert (found, runs.runs, runs.broken["Lost"]) == (False, 1, 1)
 
 
 @pytest.mark.parametrize(("counts", "sound"), [({}, True), ({"Lost": 1}, False)], ids=["sound", "broken"])
