@@ -4,6 +4,7 @@
 # make long        the long sweeps
 # make prove       clients of a real service write a history under faults, which is checked (BAR=2 MINUTES=5 SEED=7, BAR=4 DRAWS=2000)
 # make soak        a steady load of all features for MINUTES=30: which of memory, descriptors, disk and latency grows; then an overload
+# make coverage    which lines and branches of the product the tests do not run (ARGS=tests/unit/shardd: only of these tests)
 # make mutants     errors are put into copies of the product, and the bars of `make prove` must find them
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
@@ -37,7 +38,7 @@ LOCKED := $(PIP) --require-hashes --requirement
 OURS := $(PIP) --no-deps
 ARGS ?=
 
-.PHONY: bench run check test long prove soak mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
+.PHONY: bench run check test long coverage prove soak mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -52,6 +53,9 @@ test: $(VENV)/.test
 long: $(VENV)/.fuzz $(VENV)/.demo
 	@tools/install-lake.sh $(VENV)/lake delta && tools/install-lake.sh $(VENV)/iceberg iceberg || true
 	@$(BIN)/python -m pytest -m long $(ARGS)
+
+coverage: $(VENV)/.coverage
+	@tools/coverage.sh $(BIN) $(ARGS)
 
 BAR ?= 1
 MINUTES ?= 1
@@ -129,6 +133,14 @@ $(VENV)/.test: $(VENV)/.run locks/test.lock packages/pyspark-topics/pyproject.to
 $(VENV)/.fuzz: $(VENV)/.test locks/fuzz.lock
 	@echo "installing what fuzzing needs"
 	@$(LOCKED) locks/fuzz.lock
+	@touch $@
+
+# A supervisor passes on variables whose names begin with PYTHON, so its processes are measured too.
+$(VENV)/.coverage: $(VENV)/.test locks/coverage.lock
+	@echo "installing what measures coverage"
+	@$(LOCKED) locks/coverage.lock
+	@echo 'import os; "PYTHONCOVERAGE" in os.environ and os.environ.setdefault("COVERAGE_PROCESS_START", os.environ["PYTHONCOVERAGE"])' \
+	    >"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/a0_coverage.pth"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.run locks/bench.lock

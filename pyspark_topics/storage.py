@@ -1,20 +1,24 @@
 """Storage: files as readers see them, in a directory or as objects of a bucket (`bucket`).
 
-A reader opens the first bytes of a file and says which of them it needs. A file of a directory is mapped, and nothing
-needs to be said; of a bucket, only the needed ranges are read. Files are pickled with the pieces that tasks read.
+A reader opens the first bytes of a file and says which of them it needs. Only these are read. Nothing is mapped: a map
+ends the process where the device cannot read. Files are pickled with the pieces that tasks read.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from errno import EIO
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
+from weakref import finalize
 
 import pyarrow as pa
+
+from pyspark_topics.errors import CorruptFile
 
 
 class Content(Protocol):
@@ -56,12 +60,54 @@ class File(Protocol):
 
 
 class _Local:
-    """Content of a file of a directory."""
+    """Content of a file of a directory, whose descriptor it has until the last reference to it is gone."""
 
-    def __init__(self, size: int, data: Any) -> None:
-        self.size = size
-        self.buffer = pa.py_buffer(data)
-        self.view = memoryview(data)
+    def __init__(self, path: str, end: int | None) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, self._descriptor)
+        self.size = os.fstat(self._descriptor).st_size
+        length = self.size if end is None else min(end, self.size)
+        self.buffer = pa.allocate_buffer(length) if length else pa.py_buffer(b"")
+        self.view = memoryview(self.buffer)
+        if length:
+            self.view = self.view.cast("B")  # they are signed ones
+
+    def need(self, ranges: Iterable[tuple[int, int]]) -> None:
+        start = stop = 0
+        for offset, size in ranges:
+            if offset != stop:
+                self._read(start, stop)
+                start = offset
+            stop = offset + size
+        self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> None:
+        if (read := self._filled(start, stop)) < min(stop, len(self.view)):
+            raise CorruptFile(f"{self._path}: it ends at byte {read}, and had {self.size}")
+
+    def _filled(self, at: int, stop: int) -> int:
+        """Where the bytes end that could be read."""
+        while part := self.view[at:stop]:
+            try:
+                count = os.preadv(self._descriptor, [part], at)
+            except OSError as error:
+                if error.errno != EIO:
+                    raise
+                raise CorruptFile(f"{self._path}, byte {at}: the device cannot read it ({error.strerror})") from error
+            if not count:
+                break
+            at += count
+        return at
+
+
+class _Whole(_Local):
+    """Content of a file of which bytes may be cut off at any time, read when it is opened."""
+
+    def __init__(self, path: str, end: int | None) -> None:
+        super().__init__(path, end)
+        length = self._filled(0, len(self.view))
+        self.buffer, self.view = self.buffer.slice(0, length), self.view[:length]
 
     def need(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Does nothing: all bytes are there."""
@@ -106,14 +152,7 @@ class LocalFile:
         return False
 
     def open(self, end: int | None, *, settled: bool) -> _Local:
-        with open(self.path, "rb") as file:
-            size = file.seek(0, 2)
-            length = size if end is None else min(end, size)
-            # A mapping of bytes that are cut off would kill the process. An empty file cannot be mapped.
-            if settled and length:
-                return _Local(size, mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ))
-            file.seek(0)
-            return _Local(size, file.read(length))
+        return (_Local if settled else _Whole)(self.path, end)
 
     def index(self) -> bytes | None:
         try:

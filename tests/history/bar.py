@@ -139,6 +139,22 @@ class Pauses(Bar):
         return pause(service, self.rng, self.scale)
 
 
+def await_ready(service: Service) -> None:
+    """Wait until the service is ready after a power cut. Raises `Violation` as soon as a shard refuses to start: a cut
+    leaves no files that it may refuse."""
+
+    def decided() -> bool:
+        assert service.process is not None
+        children = service.status().get("children", {}).values()
+        held = any(child["state"] == "held" for child in children) or service.process.poll() is not None
+        return held or service.is_ready()
+
+    until(decided, "readiness, or a shard that refuses to start", BACK_S)
+    refused = [line for line in service.log_text().splitlines() if "child_held" in line]
+    claim(not refused, "Refused", "; ".join(refused))
+    service.wait_ready(BACK_S)
+
+
 def kill(service: Service, rng: Random) -> tuple[str, float]:
     victim, lifted = rng.choice((*CHILDREN, "supervisor", "all")), time.monotonic()
     if victim in CHILDREN:

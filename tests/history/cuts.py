@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
-from tests.history.bar import Bar, Violation, claim
+from tests.history.bar import Bar, Violation, await_ready, claim
 from tests.history.clients import CONFIGS, Crowd
 from tests.history.recording import Client, Recording
 from tests.support.power import Power
@@ -190,7 +190,7 @@ class PowerCuts(Bar):
     def strike(self, service: Service) -> tuple[str, float]:
         self._cuts.times_ns.append(self._power.cut(service))
         lifted = time.monotonic()
-        service.start()
+        await_ready(service.start(wait=False))
         return "all", lifted
 
     def finish(self, client: Client, path: Path) -> None:

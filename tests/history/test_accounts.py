@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.history.bar import Violation
+from tests.history.bar import Violation, await_ready
 from tests.history.cuts import Cuts, Maker, Suffix
 from tests.history.disks import longest_answer_s
 from tests.history.jobs import ends
 from tests.support.histories import Story
 from tests.support.pulse import Beat, beats, bound_ms, outside, unwell
+from tests.support.service import Service
 from topics_history import format as f
 
 MS = 1_000_000
@@ -161,3 +162,29 @@ def test_a_pulse_is_well_if_each_beat_is_answered_in_time(beats: list[Beat], wro
     found = unwell(beats, 100)
     assert bool(found) == bool(wrong)
     assert wrong in found
+
+
+class Refusing:
+    """A service of which one shard refuses its files. With `ended` it has given up, since all do."""
+
+    def __init__(self, *, ended: bool) -> None:
+        self._ended = ended
+        self.process = self
+
+    def poll(self) -> int | None:
+        return 1 if self._ended else None
+
+    def status(self) -> dict[str, Any]:
+        return {"children": {"gateway": {"state": "serving"}, "shard-00": {"state": "held"}}} if not self._ended else {}
+
+    def log_text(self) -> str:
+        return "event=child_started\nevent=child_held reason=frame 7 is damaged\n"
+
+    def is_ready(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_shard_that_refuses_to_start_after_a_cut_is_found_at_once(ended: bool) -> None:
+    with pytest.raises(Violation, match=r"Refused: .*frame 7 is damaged"):
+        await_ready(cast(Service, Refusing(ended=ended)))

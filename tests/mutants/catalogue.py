@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "a stream skips records when it becomes live",
         1,
-        ("Lost", "NotAPiece"),
+        ("Lost", "NotAPiece", "Repeated"),
         (
             Edit("gateway/streams/topic_feed.py", " or feed.seq > member.seq:\n", ":\n"),
             Edit(
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "a failed sync is taken for a good one",
         9,
-        ("Lost",),
+        ("Lost", "Refused"),
         (
             Edit(
                 "shardd/storage/group_commit.py",
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "a failed sync is asked again",
         9,
-        ("Lost",),
+        ("Lost", "Refused"),
         (
             Edit(
                 "shardd/storage/wal.py",

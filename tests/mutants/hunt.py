@@ -38,7 +38,7 @@ class Hunt:
     runs: int = 0
 
     def run(self, directory: Path, source: Path | None = None) -> None:
-        """Run the bar once more."""
+        """Run the bar once more. Its files stay, in a directory of their own."""
         seed = self.seed + self.runs
         self.runs += 1
         at = directory / f"run{self.runs}"
@@ -49,7 +49,6 @@ class Hunt:
             self.broken[violation.promise] += 1
         except Exception as error:
             self.errors.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        shutil.rmtree(at)
 
     def __str__(self) -> str:
         broken = ", ".join(f"{count} {promise}" for promise, count in self.broken.items())
@@ -64,8 +63,21 @@ def hunted(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> tuple
     ends = time.monotonic() + within_s
     while not found and time.monotonic() < ends:
         hunt.run(directory, source)
-        found = any(hunt.broken[promise] for promise in mutant.promises)
+        found = any(hunt.broken[promise] for promise in mutant.promises) and time.monotonic() < ends
     return found, hunt
+
+
+def control(bar: int) -> bool:
+    """Whether the bar finds nothing without a mutant. If it does, its files stay."""
+    hunt, directory = Hunt(bar), Path(tempfile.mkdtemp(prefix="topics-control-"))
+    began = time.monotonic()
+    hunt.run(directory)
+    print(f"bar {bar} without a mutant: {time.monotonic() - began:.0f} s, {hunt}", flush=True)
+    if hunt.broken or hunt.errors:
+        print(f"the history is {directory / 'run1/history.jsonl'}", flush=True)
+        return False
+    shutil.rmtree(directory)
+    return True
 
 
 def main() -> int:
@@ -75,11 +87,7 @@ def main() -> int:
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
     failed = not chosen
     for bar in sorted({mutant.bar for mutant in chosen}):
-        hunt = Hunt(bar)
-        with tempfile.TemporaryDirectory(prefix="topics-mutant-") as directory:
-            hunt.run(Path(directory))
-        failed |= bool(hunt.broken or hunt.errors)
-        print(f"bar {bar} without a mutant: {hunt}", flush=True)
+        failed |= not control(bar)
     for mutant in chosen:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="topics-mutant-") as directory:

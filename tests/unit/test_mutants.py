@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from tests.history.bar import Violation
 from tests.mutants import hunt
 from tests.mutants.catalogue import MUTANTS, ROOT, Edit, Mutant
+from tests.support.service import until
 from topics_history import violations
 
 
@@ -94,3 +97,29 @@ def test_only_a_broken_promise_of_the_mutant_finds_it(
     assert was_found == found
     assert told in str(runs)
     assert (runs.runs > 1) != found, "it is tried again until the time is up"
+
+
+def test_what_is_found_too_late_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any, **__: Any) -> Ended:
+        ends = time.monotonic() + 0.06
+        until(lambda: time.monotonic() > ends, "the end of the hunt")
+        return Ended(Lost=1)
+
+    monkeypatch.setattr(hunt, "made", lambda *_: tmp_path)
+    monkeypatch.setattr(hunt, "run", late)
+    found, runs = hunt.hunted(Mutant("m", 1, ("Lost",), (Edit("p", "a", "b"),)), tmp_path, 0.05)
+    assert (found, runs.runs, runs.broken["Lost"]) == (False, 1, 1)
+
+
+@pytest.mark.parametrize(("counts", "sound"), [({}, True), ({"Lost": 1}, False)], ids=["sound", "broken"])
+def test_a_control_that_finds_something_keeps_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], sound: bool
+) -> None:
+    def run(directory: Path, *_: Any, **__: Any) -> Any:
+        (directory / "history.jsonl").touch()
+        return Ended(**counts)
+
+    monkeypatch.setattr(hunt, "run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert hunt.control(1) == sound
+    assert bool(list(tmp_path.rglob("history.jsonl"))) != sound

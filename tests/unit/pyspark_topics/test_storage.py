@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from errno import EIO
 from pathlib import Path
 
 import pytest
 
+from pyspark_topics.errors import CorruptFile
 from pyspark_topics.storage import Kept, LocalFile
 
 
@@ -17,8 +20,8 @@ def test_a_file_is_read_up_to_its_end_or_to_that_of_the_plan(
     path = tmp_path / "file"
     path.write_bytes(b"abcdef")
     content = LocalFile(str(path)).open(end, settled=settled)
-    assert (content.size, bytes(content.view), content.buffer.to_pybytes()) == (6, found, found)
     content.need([(0, 100)])
+    assert (content.size, bytes(content.view), content.buffer.to_pybytes()) == (6, found, found)
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -33,6 +36,68 @@ def test_bytes_that_may_be_cut_off_are_copied(tmp_path: Path) -> None:
     content = LocalFile(str(path)).open(None, settled=False)
     path.write_bytes(b"")
     assert bytes(content.view) == b"abcdef"
+
+
+def test_only_what_is_needed_is_read_and_neighbours_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked = tmp_path / "file", []
+    path.write_bytes(bytes(range(100)))
+
+    def read(descriptor: int, parts: list[memoryview], at: int) -> int:
+        asked.append((at, len(parts[0])))
+        return preadv(descriptor, parts, at)
+
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", read)
+    content = LocalFile(str(path)).open(None, settled=True)
+    content.need([(0, 10), (10, 5), (40, 10), (50, 50)])
+    assert asked == [(0, 15), (40, 60)]
+    assert bytes(content.view[:15]) + bytes(content.view[40:]) == bytes([*range(15), *range(40, 100)])
+
+
+def test_a_file_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdef")
+    content = LocalFile(str(path)).open(None, settled=True)
+    path.unlink()
+    path.write_bytes(b"ABCDEF")
+    content.need([(2, 3)])
+    assert bytes(content.view[2:5]) == b"cde"
+
+
+def test_a_file_that_is_cut_short_all_the_same_is_damaged_and_ends_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10_000))
+    content = LocalFile(str(path)).open(None, settled=True)
+    os.truncate(path, 5000)
+    content.need([(0, 5000)])
+    with pytest.raises(CorruptFile, match="file: it ends at byte 5000, and had 10000"):
+        content.need([(4000, 6000)])
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_bytes_that_the_device_cannot_read_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdef")
+
+    def bad_sector(*_: object) -> int:
+        raise OSError(EIO, os.strerror(EIO))
+
+    monkeypatch.setattr(os, "preadv", bad_sector)
+    with pytest.raises(CorruptFile, match=r"file, byte 0: the device cannot read it \(Input/output error\)"):
+        LocalFile(str(path)).open(None, settled=settled).need([(0, 6)])
+
+
+def test_a_file_is_closed_when_nobody_has_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdef")
+    before = len(os.listdir("/proc/self/fd"))
+    contents = [LocalFile(str(path)).open(None, settled=True) for _ in range(5)]
+    buffers = [content.buffer for content in contents]
+    del contents
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(buffers[0]) == 6
 
 
 def test_an_index_that_is_missing_is_none(tmp_path: Path) -> None:
