@@ -64,6 +64,10 @@ from shardd.replication.states import FINAL, HOLDERS, OWNING, ReplicaEvent, Repl
 class Replica:
     """One shard's replica on one machine. At most two requests are open: one about the log, one about being alive."""
 
+    rank: float = 0
+    """How many machines are to claim before this one: once a term is over, it waits for so many thirds of the time to
+    live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
+
     def __init__(
         self,
         nonce: str,
@@ -85,9 +89,6 @@ class Replica:
         self.term = 0
         """This replica's term; 0 if it has none."""
         self.seen: Seen | None = None
-        self.rank: float = 0
-        """How many machines are to claim before this one: once a term is over, it waits for so many thirds of the time
-        to live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
         self._timing = timing
         self._previous = previous
         self._automatic = automatic and not follows
