@@ -254,7 +254,11 @@ class Machine(Process):
             return
         for _ in range(rng.randrange(3)):
             self.disk.log.append(Entry("fsync", self.world.ident()))
-        if rng.random() < 0.5:
+        self.write_weakly()
+
+    def write_weakly(self) -> None:
+        """Acknowledge a record of class `disk`, or reserve seqs for such."""
+        if self.world.rng.random() < 0.5:
             if self.next_seq <= self.usable_seq:
                 entry = Entry("disk", self.world.ident(), self.next_seq)
                 self.disk.log.append(entry)
@@ -305,7 +309,10 @@ class Machine(Process):
                 if self.world.chance(self.world.weather.manifests):
                     self.make_manifest()
             elif isinstance(each, Ended):
-                self.stop(for_s=self.world.rng.choice((0.1, 8.0)))
+                self.ended(each)
+
+    def ended(self, how: Ended) -> None:
+        self.stop(for_s=self.world.rng.choice((0.1, 8.0)))
 
     def answer(self, request: Request, answer: Answer) -> None:
         if self.replica is not None:
@@ -328,9 +335,9 @@ class Machine(Process):
         self.disk.log, self.disk.position, self.disk.restored = log.copy(), position, True
         self.synced = len(log)
 
-    def make_manifest(self) -> None:
+    def make_manifest(self, made: Callable[[], None] = lambda: None) -> None:
         """A manifest with files as of a shipped frame, and then retention. Both may be late: they are requests as any
-        other."""
+        other. `made` is called when the manifest is known to be there."""
         assert self.replica is not None
         store, position = self.world.store, self.replica.position
         frame_no = position.frame_no if self.world.chance(0.5) else self.world.rng.randint(0, position.frame_no)
@@ -342,6 +349,8 @@ class Machine(Process):
         self.disk.position = position
 
         def remove(answer: Answer) -> None:
+            if answer in (Result.DONE, Result.TAKEN):
+                made()
             numbers = [number for number in store.parts if number < first] if answer is Result.DONE else []
             for some in (numbers[::2], numbers[1::2]):
                 self.world.request(self, partial(store.remove, some), lambda _: None)
