@@ -31,7 +31,7 @@ class GivesWhatItFollows(Roster):
 
 
 class EndsAnyTerm(Replica):
-    """Creates the end of the newest term when it is to drain, whoever has it."""
+    """Creates the end of the newest term when it is to drain, whether or not that is its own."""
 
     drains = False
 
