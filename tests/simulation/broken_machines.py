@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from proto.ipc.operations import Mark
 from shardd.changes.allowance import Allowance
-from shardd.replication.messages import CreatePart, Kind, Output, Part, Request, Seen
+from shardd.replication.messages import Answer, CreatePart, Kind, Output, Part, Request, Seen
 from shardd.replication.protocol import Replica
 from shardd.replication.states import HOLDERS, ReplicaState
 from shardd.roster.members import Member
@@ -46,6 +46,10 @@ class EndsAnyTerm(Replica):
             number, last = self.position.part + 1, self.position.frame_no
             return CreatePart(Part(number, Kind.END, seen.term, seen.nonce, last + 1, last))
         return super()._next(now)
+
+    def _log_answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
+        ends = isinstance(request, CreatePart) and self.state is ReplicaState.STANDBY
+        return [] if ends else super()._log_answered(request, answer, now)
 
 
 class OwnTimeToLive(Replica):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CAP = Room(0, 12)
 LIMITS = Limits(max_topics=0, max_total_bytes=CAP.bytes)
-STUCK = 0.4
+STUCK, STUCK_GRANTS = 0.2, 0.7
 """Share of the treasurer's orders that arrive seconds late, when it has given up to wait for the answer."""
 
 
@@ -356,11 +356,11 @@ class Traffic:
         for index, held in enumerate(roster.holders):
             term = seat.replica.term if index == 0 else held.term
             treasurer.seen(index, term, here=term > 0, failed=False)
-        for index, order in treasurer.orders(seat.now, serving=seat.serving() or self.cluster.flaws.always_orders):
+        for index, order in treasurer.orders(seat.now, serving=seat.serving()):
             deliver = partial(self.order, seat, treasurer, index, treasurer.accounts[index].incarnation, order)
-            if not self.cluster.quiet and self.cluster.chance(STUCK):
+            if not self.cluster.quiet and self.cluster.chance(STUCK if order.limit is None else STUCK_GRANTS):
                 self.post(partial(self.reported, seat, treasurer, index, order, None))
-                self.cluster.after(self.cluster.rng.uniform(2, 10), deliver)
+                self.cluster.after(self.cluster.rng.uniform(3, 10), deliver)
             else:
                 self.post(deliver)
 

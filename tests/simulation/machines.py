@@ -45,8 +45,6 @@ VOID, PATIENCE, CALM = 8.0, 1.5, 15.0
 class MachineFlaws(Flaws):
     roster: type[Roster] = Roster
     allowance: type[Allowance] = Allowance
-    always_orders: bool = False
-    """A treasurer's orders leave when its shard may not answer any more, too."""
     forwards_twice: bool = False
     """A gateway sends a request again whose outcome is unknown."""
 

@@ -32,7 +32,7 @@ FLAWS = {
     "no fence": MachineFlaws(broken_replicas.NoFence),
     "a mover that holds nothing": MachineFlaws(broken.EndsAnyTerm, roster=broken.GivesWhatItFollows),
     "the own time to live instead of the term's": MachineFlaws(broken.OwnTimeToLive),
-    "orders of an old epoch": MachineFlaws(allowance=broken.ObeysOldEpochs, always_orders=True),
+    "orders of an old epoch": MachineFlaws(allowance=broken.ObeysOldEpochs),
     "two forwards": MachineFlaws(forwards_twice=True),
     "copied directories are admitted": MachineFlaws(roster=broken.AdmitsCopies),
     "a holder is never silent": MachineFlaws(broken_replicas.NeverSilent),
