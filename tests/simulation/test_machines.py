@@ -24,7 +24,7 @@ from tests.simulation.machines import CALM, Cluster, MachineFlaws, run
 from tests.simulation.replication import Violation
 
 DEFAULT_SEED = 0
-FEW = 150
+FEW = 200
 MANY = 20_000
 TTL = 2.0
 
