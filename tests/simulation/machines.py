@@ -340,7 +340,7 @@ class Cluster:
                         seat.replica.drain()
                 self.after(1.0, lambda: None if node.gone else node.stop(for_s=0.5))
             case 12 if self.chance(0.5):
-                node.blind_to = {other.machine for other in self.nodes if other is not node and self.chance(0.5)}
+                node.blind_to = {each.machine for each in self.nodes if self.chance(0.5)} - {node.machine}
                 self.after(rng.choice((3.0, 10.0)), partial(setattr, node, "blind_to", set()))
             case 12:
                 if node.roster is not None:
