@@ -199,7 +199,7 @@ class Machine(Process):
         self.timing = TIMING
         self.replica: Replica | None = None
         self.down_until = 0.0
-        self.synced = 0
+        self.synced = len(disk.log)
         self.shipped = 0
         self.next_seq = self.usable_seq = self.ceiling = 0
 
