@@ -166,7 +166,7 @@ class Cluster:
         self.nodes: list[Node] = []
         self.copies: dict[int, Node] = {}
         """Number of a node on a copied directory → its original."""
-        self.times_to_live = self.rng.choice(((2.0,), (2.0, 8.0)))
+        self.times_to_live = self.rng.choice(((2.0,), (2.0, 8.0), (2.0, 8.0)))
         self.excess = 0
         """Bytes by which a shard held more when it was taken over than its last holder might."""
         self.quiet = False
