@@ -11,7 +11,7 @@ time. `run` returns the first broken claim. Those of `tests.simulation.replicati
     cap         the limits of the processes that hold the shards are together at most the cap, but for `Cluster.excess`
     copy        a copied directory is not a member while its original is seen to live
     settled     when all faults are over, every shard is served, no machine has more than its part, and that took at
-                most one move more than there are shards
+                most one move more than there are shards, from twice the longest time to live on
 """
 
 from __future__ import annotations
@@ -419,7 +419,8 @@ class Cluster:
         self.time.pass_time(FAULTS_UNTIL + 1)
         if not self.time.pass_time(ENDS_AT, lambda: self.settled):
             raise Violation(f"settled: not {ENDS_AT - FAULTS_UNTIL} s after the last fault")
-        moves = sum(at > FAULTS_UNTIL for at in self.moved_at)
+        forgotten = FAULTS_UNTIL + 2 * max(self.times_to_live)  # machines that were taken to be away are there again
+        moves = sum(at > forgotten for at in self.moved_at)
         if moves > len(self.shards) + 1:
             raise Violation(f"settled: after {moves} moves of {len(self.shards)} shards")
         self.traffic.check()
