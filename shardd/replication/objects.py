@@ -179,7 +179,7 @@ class Objects:
         if term is None:
             return Seen(0, "", None, manifest, None, unread)
         alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
-        return Seen(term.term, term.nonce, alive, manifest, before, unread)
+        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.settings.ttl_ms / 1000)
 
     def _alive(self, term: int) -> int | None:
         try:

@@ -170,6 +170,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "recovery": {"errors", "clock", "frames", "storage", "topic"},
         "replication": {"clock", "errors", "storage"},
         "routers": {"changes", "clock", "frames", "storage", "topic"},
+        "roster": set(),
         "restoring": {"changes", "recovery", "routers", "topic"},
         "shard": {
             "assembly",
