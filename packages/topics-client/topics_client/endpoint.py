@@ -30,7 +30,11 @@ URL = "http://127.0.0.1:4000"
 def resolve(
     url: str | None, token: str | None, context: str | None, environment: Mapping[str, str]
 ) -> tuple[str, str | None]:
-    """URL and token. Raises `ValueError` if they cannot be used, and if `url` and `context` are both given."""
+    """URL and token. Raises `ValueError` if they cannot be used, and if `url` and `context` are both given;
+    `TypeError` if one of them is no text."""
+    for name, value in (("url", url), ("token", token), ("context", context)):
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} is a str, not {type(value).__name__}")
     if url is not None and context is not None:
         raise ValueError("url and context both name a service; give one of them")
     theirs = environment.get("TOPICS_URL")

@@ -80,7 +80,7 @@ async def test_a_request_that_was_not_sent_waits_for_the_next_link(monkeypatch: 
             answers.append((await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')).status)
 
         nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await trio.testing.wait_all_tasks_blocked(0.002)  # less than the pause between two tries of the link
         assert not answers
         there.cable.whole = True
         await until(lambda: bool(answers))

@@ -106,6 +106,14 @@ def test_what_is_no_url_is_told_at_once(url: str) -> None:
         AsyncClient(url)
 
 
+@pytest.mark.parametrize("options", [{"token": 1}, {"key": b"k"}, {"url": 4000}, {"context": 0}])
+def test_what_is_no_text_is_told_by_its_name(options: dict[str, Any]) -> None:
+    name = next(iter(options)).replace("key", "token")
+    for client in (Client, AsyncClient):
+        with pytest.raises(TypeError, match=f"^{name} is a str, not "):
+            client(**options)
+
+
 async def test_token_and_its_old_name_are_sent_and_not_both_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
 
