@@ -35,10 +35,10 @@ class Asking(Protocol):
     """All shards, this one included: see `shardd.process.peers`."""
 
     @property
-    def lives(self) -> tuple[str, ...]: ...
+    def lives(self) -> tuple[int | str, ...]: ...
 
     @property
-    def incarnation(self) -> int: ...
+    def epoch(self) -> int: ...
 
     def index_of(self, topic: str) -> int: ...
 
@@ -66,7 +66,7 @@ class Graph:
         """None: it has to be read. Only a request with the turn sets or changes it; any may forget it."""
         self._seen: dict[str, Known] = {}
         """The graph when all shards were last read."""
-        self._lives: tuple[str, ...] = ()
+        self._lives: tuple[int | str, ...] = ()
         self.reading: Reading = (0, 0)
         """The last reading. A change of a router names the one that it rests on, and a shard that was asked for a later
         one refuses it. So no change of an earlier time that waits somewhere contradicts what is known."""
@@ -113,7 +113,7 @@ class Graph:
         lives = self._peers.lives
         if self._known is not None and lives == self._lives:
             return self._known, None
-        self.reading = self._peers.incarnation, self.reading[1] + 1
+        self.reading = self._peers.epoch, self.reading[1] + 1
         known, older, absent = await self._gather(self.reading)
         if absent is None:
             for name, config in older:

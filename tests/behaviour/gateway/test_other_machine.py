@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.shards import client
+from gateway.shards import moves
 from proto.ipc import links
 from proto.ipc.control import ShardState
 from proto.ipc.message import Parked, Reply, Request
@@ -69,7 +69,7 @@ async def test_while_the_holder_is_not_reached_it_is_named() -> None:
 
 
 async def test_a_request_that_was_not_sent_waits_for_the_next_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE_S", 60)
+    monkeypatch.setattr(moves, "PATIENCE_S", 60)
     async with forwarding() as (here, there, connection), trio.open_nursery() as nursery:
         there.cable.whole = False
         there.cable.end_all()

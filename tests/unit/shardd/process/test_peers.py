@@ -113,12 +113,12 @@ async def test_only_a_shard_that_is_being_started_is_waited_for(
 ) -> None:
     monkeypatch.setattr("shardd.process.peers.PATIENCE_S", 50.0)
     async with _two(tmp_path) as (peers, _, _):
-        endpoint = peers.lives[1]
+        endpoint, life = peers.states[1].endpoint, peers.life(1)
         await peers.returned(0)
         for phase in ("failed", "standby", "stopping"):
             peers.update([ShardState(1, phase)])
             await peers.returned(1)
-        assert peers.lives[1] != endpoint
+        assert peers.lives[1] != life
         peers.update([ShardState(1, "replay")])
         async with trio.open_nursery() as nursery:
             returned: list[int] = []

@@ -24,8 +24,8 @@ class Shards:
     """Two shards that answer with their routers, or do not serve."""
 
     def __init__(self) -> None:
-        self.lives: tuple[str, ...] = ("a", "b")
-        self.incarnation = 7
+        self.lives: tuple[int | str, ...] = ("a", "b")
+        self.epoch = 7
         self.routers: list[dict[str, tuple[str, int]]] = [{}, {}]
         """Of each shard: destination and time of creation by name."""
         self.asked: list[tuple[int, Operation[Any]]] = []
