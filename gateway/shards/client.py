@@ -124,6 +124,11 @@ class Shards:
     def ready(self) -> bool:
         return all(map(self.answering, range(len(self.states))))
 
+    @property
+    def counted(self) -> list[tuple[int, int, int]]:
+        """`counters` of the shards that this machine holds, and 0 for the others."""
+        return [(0, 0, 0) if self.elsewhere(index) else each for index, each in enumerate(self.counters)]
+
     def statistics(self) -> Statistics:
         topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
         return Statistics(
@@ -169,11 +174,11 @@ class Shards:
             for each in pending:
                 each.abandon()
             raise
-        again = {index for index, reply in enumerate(replies) if is_passing(reply.error)}
-        return [
-            (await self.ask_one(index, operation) if index in again else reply).checked()
-            for index, reply in enumerate(replies)
-        ]
+        for index, reply in enumerate(replies):
+            if is_passing(reply.error):
+                self._moves.refused(index)
+                replies[index] = await self.ask_one(index, operation)
+        return [reply.checked() for reply in replies]
 
     async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]], *, here: bool = False) -> None:
         """Send a request to every shard that serves, and put the replies into `replies`, by shard. A shard that stops

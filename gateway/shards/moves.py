@@ -6,18 +6,24 @@ A request waits if it was not sent, or if the shard refused it for the moment an
     MOVING_S     for a shard that moves, counted from the moment at which that was seen: it refused a request as
                  `moving`, or no machine is known to hold it. Later requests wait as much less, and none waits after it
 
-While a shard refuses requests, one of those that wait is sent every `AGAIN_S`. When it is taken, the others follow. A
-request that waits keeps its slot, and its bytes of the budget, so what waits is bounded for each key.
+While a shard refuses requests, it gets a question every `AGAIN_S`. When it answers that, or takes another request, what
+waits is sent. No request is sent to find out: its outcome would be unknown if the shard was given away then.
+
+A request that waits keeps its slot, and its bytes of the budget, so what waits is bounded for each key.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
-from proto.ipc.link import Link
+from proto.ipc.link import Link, Outcome
 from proto.ipc.links import Links
+from proto.ipc.message import Reply
+from proto.ipc.operations import Stats
+from proto.model.errors import is_passing
 
 PATIENCE_S = 1.0
 MOVING_S = 5.0
@@ -26,9 +32,9 @@ AGAIN_S = 0.1
 
 @dataclass(slots=True)
 class _Refusal:
-    link: Link | None
-    again_at: float
-    """When the next request is sent by this link."""
+    link: Link
+    ask_at: float
+    """When the link gets the next question."""
 
 
 class Moves:
@@ -59,7 +65,9 @@ class Moves:
     def refused(self, index: int) -> None:
         """The shard refused a request that is to be sent again."""
         self._begun(index)
-        self._refusals[index] = _Refusal(self._links.current(index), trio.current_time() + AGAIN_S)
+        link = self._links.current(index)
+        if link is not None:
+            self._refusals[index] = _Refusal(link, trio.current_time() + AGAIN_S)
 
     def heard(self, index: int) -> None:
         """A process of the shard serves that did not before."""
@@ -88,14 +96,20 @@ class Moves:
         return min(self._until.get(index, since + PATIENCE_S), since + MOVING_S)
 
     async def over(self, index: int, since: float) -> None:
-        """Wait until a request is to be sent to the shard, or has waited for long enough."""
+        """Wait until requests are to be sent to the shard, or this one has waited for long enough."""
         while self.away(index) and self.patient(index, since):
             until = self._most(index, since)
             if self._refuses(index):
                 refusal, now = self._refusals[index], trio.current_time()
-                if now >= refusal.again_at:
-                    refusal.again_at = now + AGAIN_S
-                    return
-                until = min(until, refusal.again_at)
+                if now >= refusal.ask_at:
+                    refusal.ask_at = now + AGAIN_S
+                    refusal.link.ask(Stats(), "", b"").then(partial(self._answered, index, refusal))
+                    continue
+                until = min(until, refusal.ask_at)
             with trio.move_on_at(until):
                 await self._news.wait()
+
+    def _answered(self, index: int, refusal: _Refusal, outcome: Outcome) -> None:
+        refuses = not isinstance(outcome, Reply) or is_passing(outcome.error)
+        if not refuses and self._refusals.get(index) is refusal:
+            self.taken(index)
