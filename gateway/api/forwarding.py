@@ -122,7 +122,7 @@ class Forwarding:
                 if self._keyring.knows(key):
                     raise
                 raise key_is_gone() from None
-            if was_parked and is_passing(reply.error):
+            if was_parked and is_passing(reply.error, self._shards.index_of(plan.topic)):
                 continue  # its shard has moved
             kept = hold.size or not plan.operation.repeatable or len(reply.body) <= FREE_BYTES
             if kept or hold.take(len(reply.body)):

@@ -175,7 +175,7 @@ class Shards:
                 each.abandon()
             raise
         for index, reply in enumerate(replies):
-            if is_passing(reply.error):
+            if is_passing(reply.error, index):
                 self._moves.refused(index)
                 replies[index] = await self.ask_one(index, operation)
         return [reply.checked() for reply in replies]
@@ -249,7 +249,7 @@ class Shards:
                     if moves.patient(index, since):
                         continue
                 raise
-            if not is_passing(reply.error):
+            if not is_passing(reply.error, index):
                 moves.taken(index)
                 return reply
             await in_task()

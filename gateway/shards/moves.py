@@ -110,6 +110,6 @@ class Moves:
                 await self._news.wait()
 
     def _answered(self, index: int, refusal: _Refusal, outcome: Outcome) -> None:
-        refuses = not isinstance(outcome, Reply) or is_passing(outcome.error)
+        refuses = not isinstance(outcome, Reply) or is_passing(outcome.error, index)
         if not refuses and self._refusals.get(index) is refusal:
             self.taken(index)

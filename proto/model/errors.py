@@ -140,9 +140,19 @@ def moving(shard: int) -> TopicsError:
     )
 
 
-def is_passing(error: TopicsError | None) -> bool:
-    """Whether a shard refused a request that it, or its next holder, takes in a moment."""
-    return error is not None and error.detail is not None and error.detail.get("reason") in (MOVING, STARTING)
+def starting() -> TopicsError:
+    """`503 not_ready`, `not_done`: the shard takes the request in a moment."""
+    return not_ready(
+        "this shard is making copies of its routers again; retry shortly", reason=STARTING, outcome="not_done"
+    )
+
+
+def is_passing(error: TopicsError | None, shard: int) -> bool:
+    """Whether this shard refused a request, before any of it was done, that it or its next holder takes in a moment.
+    False for an error that names another shard, or says what was done."""
+    if error is None or error.code is not ErrorCode.NOT_READY:
+        return False
+    return error.detail in (moving(shard).detail, starting().detail)
 
 
 def shutting_down() -> TopicsError:

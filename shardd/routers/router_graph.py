@@ -22,11 +22,13 @@ import trio
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation, Reading, RouterDelete, RouterGraph
-from proto.model.errors import ErrorCode, TopicsError, not_ready
+from proto.model.errors import ErrorCode, TopicsError, is_passing, not_ready
 from proto.model.router import RouterConfig, from_map
 
 A = TypeVar("A")
 
+ASK_AGAIN_S = 0.1
+"""Seconds between two requests to a shard that moves."""
 UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
 """Errors after which a change may or may not have been made."""
 
@@ -157,8 +159,14 @@ class Graph:
 
     async def _ask(self, index: int, operation: Operation[A], topic: str, deadline_ns: int) -> Reply[A]:
         with trio.move_on_after(self._timeout_s):
-            await self._peers.returned(index)
-            return await self._peers.request(index, operation, topic, deadline_ns=deadline_ns)
+            while True:
+                await self._peers.returned(index)
+                try:
+                    return await self._peers.request(index, operation, topic, deadline_ns=deadline_ns)
+                except TopicsError as error:
+                    if not is_passing(error, index):
+                        raise
+                await trio.sleep(ASK_AGAIN_S)
         raise not_ready(
             f"shard {index} has not answered in time; the request may have taken effect", shard=index, outcome="unknown"
         )
