@@ -127,6 +127,17 @@ def not_ready(message: str, **detail: Any) -> TopicsError:
     return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)
 
 
+MOVING = "moving"
+"""The reason of a refusal by a shard that is handed to another machine."""
+
+
+def moving(shard: int) -> TopicsError:
+    """`503 not_ready`: the request was not carried out, and the next holder of the shard takes it."""
+    return not_ready(
+        f"shard {shard} moves to another machine; retry shortly", shard=shard, reason=MOVING, outcome="not_done"
+    )
+
+
 def shutting_down() -> TopicsError:
     return TopicsError(
         ErrorCode.SHUTTING_DOWN, "the service is shutting down; retry against its successor", retry_after_ms=1000
