@@ -23,7 +23,9 @@ from proto.ipc.control import (
     Askers,
     Cluster,
     Failed,
+    Followed,
     Members,
+    Orders,
     Ping,
     Pong,
     Progress,
@@ -106,6 +108,8 @@ async def _obey(
             census.update(message.first)
         elif isinstance(message, Members) and remote is not None:
             remote.allow(message.machines)
+        elif isinstance(message, Orders):
+            copy.ordered(message)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -131,6 +135,8 @@ async def _replicate(copy: bucket.Copy) -> None:
     assert copy.holder is not None
     assert copy.role is not None
     await copy.holder.run()
+    if copy.given:
+        return
     log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
     os._exit(EXIT_DEPOSED)
 
@@ -147,11 +153,39 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
         await news.wait()
 
 
-async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink) -> tuple[Shard, int]:
-    """Wait until the shard may be opened, and recover it. Raises `BucketError`, `RecoveryError`, OSError."""
+async def _report_lag(copy: bucket.Copy, link: ControlLink) -> None:
+    """Report when a shard that is followed has caught up, and when it no longer has."""
+    from shardd.roster.roster import READY_S
+
+    assert copy.role is not None
+    near = False
+    while True:
+        lag_s = copy.role.lag_s
+        if near != (lag_s < READY_S):
+            near = not near
+            await link.send(Followed(lag_s))
+        await trio.sleep(READY_S / 4)
+
+
+async def _give(copy: bucket.Copy, shard: Shard, link: ControlLink, index: int, scope: trio.CancelScope) -> None:
+    """Hand the shard over when the roster says so. Ends the service of the shard when it is given away."""
+    from shardd.process.giver import Giver
+
+    assert copy.role is not None
+    assert copy.holder is not None
+    copy.giver = Giver(shard, copy.role, copy.holder, index, link.send)
+    await copy.giver.run()
+    scope.cancel()
+
+
+async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink, *, others: bool) -> tuple[Shard, int]:
+    """Wait until the shard may be opened, and recover it. `others`: there are other machines. Raises `BucketError`,
+    `RecoveryError`, OSError."""
     if copy.role is not None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stand_by, copy, link)
+            if others:
+                nursery.start_soon(_report_lag, copy, link)
             await copy.role.held.wait()
             nursery.cancel_scope.cancel()
         copy.check()
@@ -219,7 +253,7 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, others, census, copy, remote, serving)
             try:
-                shard, total = await _open(copy, path, limits, link)
+                shard, total = await _open(copy, path, limits, link, others=remote is not None)
             except (RecoveryError, bucket.BucketError, OSError) as error:
                 await _failed(link, start.index, error)
                 failed = True
@@ -238,6 +272,8 @@ async def _serve(
             await nursery.start(peers.run)
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)
+                if remote is not None:
+                    nursery.start_soon(_give, copy, shard, link, start.index, serving)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
@@ -258,7 +294,7 @@ async def _serve(
     if shard is not None:
         await _close(shard, copy)
     log.info("shard_stopped")
-    return 0
+    return EXIT_DEPOSED if copy.given else 0
 
 
 def _peers(shard: Shard, start: Start, others: Links, in_hand: InHand, copy: bucket.Copy) -> Peers:

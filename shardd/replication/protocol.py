@@ -369,7 +369,8 @@ class Replica:
         self.position = Position(part.number, max(frames_end, self.position.frame_no))
         if part.kind is Kind.END:
             self._ended_term = part.term
-            self._look_at = 0.0
+        if part.kind is Kind.END or (self.seen is not None and part.term > self.seen.term):
+            self._look_at = 0.0  # another holder is there, or to come
 
     def _unreadable(self, now: float) -> list[Output]:
         """The log is damaged before its end. A holder reads again. A candidate gives its term up: another machine may

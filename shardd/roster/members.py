@@ -17,9 +17,11 @@ A time to live is the observer's or the member's, whichever is longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 SKEW_S = 1.0
 """Seconds by which a wall clock may be wrong."""
@@ -42,24 +44,30 @@ class RosterTiming:
         return self.time_to_live / 3
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """The content of a machine's object, as far as decisions need it."""
+class Member(Struct, frozen=True, omit_defaults=True):
+    """The object of a machine of the service. Fields are appended: an older release ignores those that it does not
+    know, and its own objects lack them."""
 
     machine: str
     """Id of the data directory."""
     nonce: str
-    """New at each start of the machine."""
+    """New at each start of the machine. It begins the names of its askers, see `proto.ipc.askers`."""
+    address: str = ""
+    """Where its clients reach it."""
+    key: str = ""
+    """The public key of its askers."""
+    endpoint: str = ""
+    """Where its first shard hears other machines, the others at the ports after it; port 0 if each has any."""
+    at_ms: int = 0
+    """Its wall clock when it wrote this."""
     place: str = ""
     """The running system and the directory in it: a copy of the directory has another one."""
     beat: int = 0
     """Counts the rewrites of a nonce."""
-    wall_s: float = 0.0
-    """Wall clock at the moment of writing."""
-    time_to_live: float = 0.0
-    """Seconds."""
+    ttl_ms: int = 0
+    """Its time to live."""
     leaving: bool = False
-    lags: Mapping[int, float] = field(default_factory=dict)
+    lags: dict[int, float] = {}
     """Shard that is followed → seconds by which it is behind."""
 
 
@@ -111,7 +119,7 @@ class Members:
                 sighting.away = True
 
     def _longer(self, member: Member) -> float:
-        return max(self._timing.time_to_live, member.time_to_live)
+        return max(self._timing.time_to_live, member.ttl_ms / 1000)
 
     def placed(self, machine: str, now: float) -> None:
         """A move to this machine was seen."""
@@ -143,4 +151,5 @@ class Members:
 
 def _skewed(member: Member, after_s: float | None, before_s: float) -> bool:
     """Whether a wall clock is certainly wrong: the object was written between these times of the observer's clock."""
-    return member.wall_s - before_s > SKEW_S or (after_s is not None and after_s - member.wall_s > SKEW_S)
+    wall_s = member.at_ms / 1000
+    return wall_s - before_s > SKEW_S or (after_s is not None and after_s - wall_s > SKEW_S)

@@ -182,9 +182,17 @@ class Roster:
             self._publishes = False
             self._beat += 1
             self._published = self._to_publish()
-            ttl = self._timing.time_to_live
             return Publish(
-                Member(self.machine, self.nonce, self._place, self._beat, wall_s, ttl, self._leaving, dict(self.lags))
+                Member(
+                    self.machine,
+                    self.nonce,
+                    at_ms=round(1000 * wall_s),
+                    place=self._place,
+                    beat=self._beat,
+                    ttl_ms=round(1000 * self._timing.time_to_live),
+                    leaving=self._leaving,
+                    lags=dict(self.lags),
+                )
             )
         creates, self._creates = self._creates, False
         if creates and self.handover is not None:
@@ -234,7 +242,7 @@ class Roster:
             self.state = RosterState.REFUSED
             return
         self._other = own, since if same else now
-        longer = max(self._timing.time_to_live, own.time_to_live)
+        longer = max(self._timing.time_to_live, own.ttl_ms / 1000)
         if same and self._asked_at - since >= longer:
             self.state = RosterState.ADMITTED
 

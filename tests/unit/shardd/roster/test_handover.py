@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardd.roster.handover import OVER, TRANSITIONS, HandOver, HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming

@@ -32,7 +32,7 @@ class Observer:
         for _ in range(round(seconds / TIMING.renewal)):
             self.pass_time(TIMING.renewal)
             self.beat += beats
-            found = self.look(Member(machine, "n", beat=self.beat, wall_s=self.wall_s + skew))
+            found = self.look(Member(machine, "n", beat=self.beat, at_ms=round(1000 * (self.wall_s + skew))))
         return found
 
 
@@ -44,7 +44,7 @@ def observer() -> Observer:
 def test_a_machine_is_placed_upon_only_when_it_was_seen_to_live(observer: Observer) -> None:
     assert observer.look(Member("a", "n", beat=7)) == {"a": Standing.UNPROVEN}
     observer.pass_time(3)
-    assert observer.look(Member("a", "n", beat=8, wall_s=observer.wall_s)) == {"a": Standing.PLACEABLE}
+    assert observer.look(Member("a", "n", beat=8, at_ms=round(1000 * observer.wall_s))) == {"a": Standing.PLACEABLE}
 
 
 def test_a_machine_that_did_not_change_for_twice_the_time_to_live_is_away(observer: Observer) -> None:
@@ -59,13 +59,13 @@ def test_time_without_looks_counts_for_nothing(observer: Observer) -> None:
     """An observer that was stopped, or cut off, has not seen anything be unchanged."""
     observer.lives(9)
     observer.pass_time(1000)
-    assert observer.look(Member("a", "n", beat=observer.beat + 1, wall_s=observer.wall_s)) != {}
+    assert observer.look(Member("a", "n", beat=observer.beat + 1, at_ms=round(1000 * observer.wall_s))) != {}
     observer.pass_time(TIMING.renewal)
     assert observer.look(Member("a", "n", beat=observer.beat + 1), takes=1000) != {}, "the look itself took long"
 
 
 def test_the_longer_time_to_live_counts(observer: Observer) -> None:
-    slow = Member("a", "n", time_to_live=18.0)
+    slow = Member("a", "n", ttl_ms=18_000)
     observer.look(slow)
     observer.pass_time(35)
     assert observer.look(slow) != {}
@@ -92,7 +92,7 @@ def test_a_wall_clock_that_is_certainly_wrong_holds_a_machine_back(
 
 def test_an_object_that_was_written_long_before_it_was_seen_proves_no_wrong_clock(observer: Observer) -> None:
     observer.lives(9)
-    written = Member("a", "n", beat=99, wall_s=observer.wall_s)
+    written = Member("a", "n", beat=99, at_ms=round(1000 * observer.wall_s))
     observer.pass_time(500)
     assert observer.look(written) == {"a": Standing.PLACEABLE}
 
@@ -113,4 +113,6 @@ def test_a_machine_that_was_restarted_quickly_does_not_flap(observer: Observer) 
     observer.members.placed("a", observer.now)
     for start in range(5):
         observer.pass_time(TIMING.renewal)
-        assert observer.look(Member("a", f"start {start}", beat=1, wall_s=observer.wall_s)) == {"a": Standing.PLACEABLE}
+        assert observer.look(Member("a", f"start {start}", beat=1, at_ms=round(1000 * observer.wall_s))) == {
+            "a": Standing.PLACEABLE
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from shardd.roster.handover import HandOverEvent, HandOverState
@@ -145,7 +146,7 @@ def test_late_writes_of_its_own_past_do_not_end_a_machine(pair: Scene) -> None:
     pair.rosters["a"] = again = pair.roster("a", "zz: second start", "a place")
     for beat in range(50, 55):
         pair.wait(3)
-        pair.bucket.members["a"] = replace(late, beat=beat)
+        pair.bucket.members["a"] = msgspec.structs.replace(late, beat=beat)
         pair.wait(3)
     assert again.state is RosterState.ADMITTED
 
