@@ -62,7 +62,7 @@ class Restoring:
     def check(self, topic: str) -> None:
         """Raises `503` for a request before the shard is restored, unless its topic can be served already."""
         if self.waiting is None:
-            raise starting()
+            raise starting("this shard is making copies of its routers again; retry shortly")
         if topic in self.waiting:
             raise not_ready(
                 f'"{topic}" waits for the source of its routers, whose shard cannot start; the service\'s log says why',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -160,24 +160,28 @@ class Shards:
         return self.links.to(index).ask(operation, topic, body)
 
     async def ask_all(self, operation: Operation[A]) -> list[Reply[A]]:
-        """Send a request to every shard and return the replies. Waits for shards that return. Raises `503` unless all
-        serve then, and the error of a reply."""
+        """Send a request to every shard and return the replies, as `ask_each`."""
+        return await self.ask_each(dict.fromkeys(range(len(self.states)), operation))
+
+    async def ask_each(self, operations: Mapping[int, Operation[A]]) -> list[Reply[A]]:
+        """Send each shard its request and return the replies, in the same order. Waits for shards that return. Raises
+        `503` unless all serve then, and the error of a reply."""
         pending: list[Pending[A]] = []
-        for index in range(len(self.states)):
+        for index in operations:
             if self.returns(index):
                 await self.returned(index)
         try:
-            for index in range(len(self.states)):
+            for index, operation in operations.items():
                 pending.append(self.ask(index, operation))
             replies = [await each.reply() for each in pending]
         except BaseException:
             for each in pending:
                 each.abandon()
             raise
-        for index, reply in enumerate(replies):
-            if is_passing(reply.error, index):
+        for at, (index, operation) in enumerate(operations.items()):
+            if is_passing(replies[at].error, index):
                 self._moves.refused(index)
-                replies[index] = await self.ask_one(index, operation)
+                replies[at] = await self.ask_one(index, operation)
         return [reply.checked() for reply in replies]
 
     async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]], *, here: bool = False) -> None:

@@ -140,11 +140,9 @@ def moving(shard: int) -> TopicsError:
     )
 
 
-def starting() -> TopicsError:
+def starting(message: str) -> TopicsError:
     """`503 not_ready`, `not_done`: the shard takes the request in a moment."""
-    return not_ready(
-        "this shard is making copies of its routers again; retry shortly", reason=STARTING, outcome="not_done"
-    )
+    return not_ready(message, reason=STARTING, outcome="not_done")
 
 
 def is_passing(error: TopicsError | None, shard: int) -> bool:
@@ -152,7 +150,7 @@ def is_passing(error: TopicsError | None, shard: int) -> bool:
     False for an error that names another shard, or says what was done."""
     if error is None or error.code is not ErrorCode.NOT_READY:
         return False
-    return error.detail in (moving(shard).detail, starting().detail)
+    return error.detail in (moving(shard).detail, starting("").detail)
 
 
 def shutting_down() -> TopicsError:

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 import trio
 
+from gateway.shards.client import Shards
 from proto.ipc import askers
 from proto.ipc.control import Cluster, ShardState
 from proto.ipc.operations import REGISTRAR
 from proto.ipc.remote import KeyPair, RemoteRouter
 from proto.ipc.transport import MessageSocket
+from proto.model.errors import moving
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.clock import SystemClock
@@ -30,8 +32,11 @@ from shardd.process.server import Server
 from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
+from tests.support.gateway_stage import Stage, stage
 
 MACHINES = 3
+LINGER_S = 0.1
+"""For so long a shard that is handed over refuses requests; longer than the way of an answer."""
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Holders:
         self.terms = [0] * len(holders)
         self.starts = [0] * len(self.clusters)
         """How many processes each machine has started."""
+        self.gateways: list[tuple[Shards, int]] = []
 
     def states(self, machine: int) -> list[ShardState]:
         """As the supervisor of a machine reports them."""
@@ -77,6 +83,20 @@ class Holders:
         for process in self.processes:
             if process is not None:
                 process.peers.update(self.states(process.machine))
+        for gateway, machine in self.gateways:
+            gateway.update(self.states(machine))
+
+    @asynccontextmanager
+    async def gateway(self, machine: int, **limits: Any) -> AsyncIterator[Stage]:
+        """A gateway of a machine, when it reaches all shards."""
+        async with stage(shards=len(self.processes), cluster=self.clusters[machine], **limits) as made:
+            shards = made.gateway.shards
+            self.gateways.append((shards, machine))
+            self.tell()
+            while not shards.ready:  # noqa: ASYNC110 - what it looks at has no event
+                await trio.sleep(0.001)
+            yield made
+            self.gateways.remove((shards, machine))
 
     async def hold(self, index: int, machine: int) -> None:
         """Have a machine hold a shard that none holds."""
@@ -131,8 +151,17 @@ class Holders:
         self.tell()
 
     async def move(self, index: int, machine: int) -> None:
+        """As after the loss of the machine that holds it."""
         await self.lose(index)
         await self.hold(index, machine)
+
+    async def give(self, index: int, machine: int) -> None:
+        """Hand a shard over: its process refuses what comes until it ends."""
+        shard = self.process(index).shard
+        shard.move(moving(index))
+        await shard.commits.idle()
+        await trio.sleep(LINGER_S)
+        await self.move(index, machine)
 
     def process(self, index: int) -> Process:
         process = self.processes[index]

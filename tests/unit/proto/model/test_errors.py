@@ -21,7 +21,7 @@ def test_a_refusal_that_passes_is_known_by_its_reason() -> None:
     error = moving(3)
     assert (error.status, error.detail) == (503, {"shard": 3, "reason": "moving", "outcome": "not_done"})
     assert is_passing(error, 3)
-    assert is_passing(starting(), 3)
+    assert is_passing(starting("x"), 3)
     assert not is_passing(error, 2), "another shard was asked on the way"
     assert not is_passing(None, 3)
     assert not is_passing(TopicsError(ErrorCode.INTERNAL, "x"), 3)
