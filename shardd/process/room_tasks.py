@@ -5,8 +5,8 @@
 
 The treasurer is in the first shard that can start, by the supervisor's report. When another shard becomes the first
 one, this one stops sending orders; what the last ones still do is settled by their epoch (`shardd.changes.treasurer`).
-Where each shard has a holder of its own, machines may see different shards fail: it is in shard 0, whoever holds that,
-and nowhere while nobody does.
+Where each shard has a holder of its own, machines may see different shards fail: the treasurer is with the holder of
+shard 0, and nowhere while there is none.
 
 A service with one shard has no treasurer and sends nothing.
 """

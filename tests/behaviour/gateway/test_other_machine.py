@@ -250,7 +250,7 @@ async def test_requests_that_a_moving_shard_refuses_go_to_its_next_holder() -> N
         await until(lambda: not here.gateway.shards.statistics().waiting)
         assert len(refused) == 5, "those that wait are not sent to find out"
         here.gateway.shards.update([unheld()])
-        for number in range(5, 8):  # these are sent to nobody
+        for number in range(5, 8):  # these are not sent
             nursery.start_soon(ask, number)
         await until(lambda: here.gateway.flight.count == 8)
         assert not answers
