@@ -113,7 +113,7 @@ class Shards:
 
     def elsewhere(self, index: int) -> bool:
         """Whether another machine holds the shard, or none does."""
-        return self.links.reaches(index) or self.states[index].phase == "standby"
+        return self.links.elsewhere(index)
 
     def answering(self, index: int) -> bool:
         """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""

@@ -24,6 +24,8 @@ _SWEEP_S = 1.0
 AGAIN_S = 0.5
 """Pause after a lost link to another machine."""
 _STARTING = frozenset({"down", "open", "replay", "derive"})
+_FOLLOWING = frozenset({"standby", "down", "failed"})
+"""Phases in which another machine may hold the shard."""
 
 
 class Links:
@@ -154,6 +156,11 @@ class Links:
         link = self._links[index]
         return link is not None and link.up
 
+    def elsewhere(self, index: int) -> bool:
+        """Whether another machine holds the shard, or none does."""
+        state = self.states[index]
+        return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
+
     def unheld(self, index: int) -> bool:
         """Whether no machine holds the shard, as far as is known: the next one claims it."""
         state = self.states[index]
@@ -174,7 +181,8 @@ class Links:
         return link.life if link is not None else self.states[index].holder_key or self.states[index].incarnation
 
     def _is_remote(self, state: ShardState) -> bool:
-        return self.cluster is not None and state.phase == "standby" and state.holder_key != ""
+        # A process that follows the shard may be away: the holder that it named last is asked all the same.
+        return self.cluster is not None and state.phase in _FOLLOWING and state.holder_key != ""
 
     def to(self, index: int) -> Link:
         """The link to a shard that accepts requests. Raises `503 not_ready` if the shard is not serving, or silent."""
