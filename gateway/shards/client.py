@@ -125,6 +125,13 @@ class Shards:
         return all(map(self.answering, range(len(self.states))))
 
     @property
+    def partly_ready(self) -> bool:
+        """Whether clients may use this machine though shards are away, as no other machine reaches these better: it is
+        one of several, has reached all shards, and reaches any now."""
+        reached = (self.answering(index) and not self.silent[index] for index in range(len(self.states)))
+        return self.links.cluster is not None and self.complete.is_set() and any(reached)
+
+    @property
     def counted(self) -> list[tuple[int, int, int]]:
         """`counters` of the shards that this machine holds, and 0 for the others."""
         return [(0, 0, 0) if self.elsewhere(index) else each for index, each in enumerate(self.counters)]

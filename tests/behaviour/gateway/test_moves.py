@@ -13,7 +13,7 @@ import trio
 
 from proto.ipc import links
 from tests.support.events import Events
-from tests.support.gateway_stage import Client, Stage
+from tests.support.gateway_stage import Client, Stage, until
 from tests.support.holders import Holders, holders
 
 
@@ -75,6 +75,18 @@ async def test_requests_meet_latency_and_no_error(tmp_path: Path) -> None:
         body = b'{"from_seq":0,"limit":100000}'
         found = (await client.ask("POST", f"/v0/topics/{topic}/diff", body)).json["records"]
         assert sorted(record["data"] for record in found) == sorted(written), "each once"
+
+
+async def test_a_shard_without_a_holder_takes_no_machine_out_of_use(tmp_path: Path) -> None:
+    async with service(tmp_path) as (there, stage, client):
+        shards = stage.gateway.shards
+        await there.lose(1)
+        await until(lambda: not shards.serving(1))
+        assert (await client.ask("GET", "/v0/ready")).status == 200
+        await append(client, there.name(0), "other shards are served")
+        await there.lose(0)
+        await until(lambda: not shards.serving(0))
+        assert (await client.ask("GET", "/v0/ready")).status == 503
 
 
 async def test_a_watch_goes_on(tmp_path: Path) -> None:
