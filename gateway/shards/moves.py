@@ -64,10 +64,13 @@ class Moves:
 
     def refused(self, index: int) -> None:
         """The shard refused a request that is to be sent again."""
+        now, last = trio.current_time(), self._refusals.get(index)
+        if last is not None and now - last.ask_at > MOVING_S:
+            self._until.pop(index, None)  # that was an earlier move
         self._begun(index)
         link = self._links.current(index)
         if link is not None:
-            self._refusals[index] = _Refusal(link, trio.current_time() + AGAIN_S)
+            self._refusals[index] = _Refusal(link, now + AGAIN_S)
 
     def heard(self, index: int) -> None:
         """A process of the shard serves that did not before."""
@@ -82,10 +85,12 @@ class Moves:
 
     def away(self, index: int) -> bool:
         """Whether a request has to wait, and may."""
-        return (self._links.returns(index) and self._served[index]) or self._refuses(index)
+        if self._links.states[index].phase == "ready" and not self._refusals:
+            return False  # almost always
+        return (self._served[index] and self._links.returns(index)) or self._refuses(index)
 
     def _refuses(self, index: int) -> bool:
-        refusal = self._refusals.get(index) if self._refusals else None
+        refusal = self._refusals.get(index)
         return refusal is not None and refusal.link is self._links.current(index)
 
     def patient(self, index: int, since: float) -> bool:
