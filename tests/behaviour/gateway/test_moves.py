@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from proto.ipc import links
-from tests.support.events import Events
+from tests.support.gateway_events import Events
 from tests.support.gateway_stage import Client, Stage, until
 from tests.support.holders import Holders, holders
 

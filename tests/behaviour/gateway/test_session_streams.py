@@ -10,7 +10,7 @@ import trio
 
 from gateway.streams.watch_sessions import Sessions
 from shardd.operations.session_streams import TAKE_S
-from tests.support.events import Events
+from tests.support.gateway_events import Events
 from tests.support.gateway_stage import Stage, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import RealShard, start_real
