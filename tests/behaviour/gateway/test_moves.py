@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.protocols.walrus import Walrus
+from gateway.shards import moves
 from proto.ipc import links
+from proto.model.errors import moving
+from proto.model.limits import Limits
+from proto.wire.walrus import Get, Put, Register
 from tests.support.gateway_events import Events
 from tests.support.gateway_stage import Client, Stage, until
 from tests.support.holders import Holders, holders
@@ -201,3 +206,27 @@ async def test_routers_lists_and_watches_wait_for_their_shard(tmp_path: Path) ->
         while len(answers) < len(asked):  # noqa: ASYNC110 - what it looks at has no event
             await trio.sleep(0.001)
         assert set(answers) <= {200, 201}
+
+
+async def test_a_walrus_client_hears_of_no_move_unless_it_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with service(tmp_path) as (there, stage, _), trio.open_nursery() as nursery:
+        topic = there.name(1, 2)
+        node = Walrus(stage.gateway.shards, Limits(), 1).session(1)
+        assert b"OK" in await node.answer(Register(topic))
+        answers: list[bytes] = []
+
+        async def put() -> None:
+            answers.append(await node.answer(Put(topic, "during the move")))
+
+        there.process(1).shard.move(moving(1))
+        nursery.start_soon(put)
+        await until(lambda: stage.gateway.shards.returns(1))
+        await there.give(1, 2)
+        await until(lambda: bool(answers))
+        assert b"OK" in answers[0]
+        assert b"during the move" in await node.answer(Get(topic))
+        monkeypatch.setattr(moves, "MOVING_S", 0.05)
+        await there.lose(1)
+        assert b"ERR NotLeaderForPartition" in await node.answer(Put(topic, "late"))
