@@ -159,6 +159,10 @@ class Replica:
         """Forget `take_over`, unless it has been carried out."""
         self._by_hand = False
 
+    def look_again(self) -> None:
+        """Look for the newest term at once: what is decided by it may be another thing now."""
+        self._look_at = 0.0
+
     @property
     def waits_for_another(self) -> bool:
         """Whether the last look showed a term that is not over, of another replica."""

@@ -145,9 +145,11 @@ class Role:
         self._meet(RoleEvent.TAKE_OVER)
 
     def ranked(self, rank: float) -> None:
-        self._rank = rank
-        if self.replica is not None:
+        changed, self._rank = rank != self._rank, rank
+        if changed and self.replica is not None:
             self.replica.rank = rank
+            self.replica.look_again()
+            self._wake.set()
 
     @property
     def lag_s(self) -> float:

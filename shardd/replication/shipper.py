@@ -336,9 +336,8 @@ class Holder:
             if not self.copies.due and saved.is_set():
                 continue
             try:
-                copied = await self._copy_checkpoint()
-                saved.set()
-                if copied:
+                if await self._copy_checkpoint():
+                    saved.set()
                     await in_thread(self.copies.retain)
             except (Outrun, CatalogError, ManifestError, OSError) as error:
                 _log.error("checkpoint_not_copied", reason=str(error), action="the next one is tried")

@@ -61,6 +61,7 @@ DOORS = {
         "supervisor/cli/commands/doctor.py",
         "supervisor/cli/commands/keys.py",
         "supervisor/cli/commands/lake.py",
+        "supervisor/cli/commands/leave.py",
         "supervisor/cli/commands/offline.py",
         "supervisor/cli/commands/publish.py",
         "supervisor/cli/commands/queues.py",

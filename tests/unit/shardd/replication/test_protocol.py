@@ -438,6 +438,16 @@ def test_a_standby_that_misses_frames_between_two_parts_is_restored(bench: Bench
     assert bench.asked(Apply).part == frames(2, 9, 12)
 
 
+def test_a_fence_of_a_later_term_than_was_seen_is_looked_for_at_once(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    bench.answer(ReadPart, Part(1, Kind.FENCE, 4, "other", 1, 0))
+    assert bench.open_reads(), "its term is known"
+    bench.answer(ReadPart, Part(2, Kind.FENCE, 5, "another", 1, 0))
+    bench.see(5, "another", 1)
+    assert bench.open_reads()
+    assert bench.replica.waits_for_another
+
+
 def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
     bench.see(4, "other", 17)
     bench.answer(ReadPart, frames(1, 1, 8, term=4))
