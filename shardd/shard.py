@@ -161,6 +161,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    moving: TopicsError | None = None
+    """What requests are refused with while the shard is handed to another machine."""
     window = 0
     """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
@@ -228,6 +230,9 @@ class Shard:
         if kind is operations.Ping:
             respond(Reply(request.id))
             return
+        if self.moving is not None:
+            respond(Reply(request.id, error=self.moving))
+            return
         if self.patience is not None and kind not in _IN_STEPS:
             respond = self.patience.watch(request, respond)
         respond = Answering(partial(_answer, request, respond))
@@ -258,6 +263,15 @@ class Shard:
         self.checkpoints.loader.first_use(name)
         if self.quarantine.check(name):
             self.mover.recovered()
+
+    def move(self, refusal: TopicsError | None) -> None:
+        """From now on, refuse requests with this, those that are parked too; None: serve them again."""
+        self.moving = refusal
+        if refusal is not None:
+            for topic in list(self.directory.visible.values()):
+                for waiting in (self.reads, self.pulls, self.claims, self.allowance):
+                    waiting.refuse(topic, refusal)
+            self.flush()
 
     def flush(self) -> None:
         """Write the changes that a group of requests staged, and wake the requests that wait for them."""

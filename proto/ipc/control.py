@@ -3,14 +3,17 @@
 On the wire: u32 little-endian length, then a map in MessagePack with the name of the message as `type`. A socket pair
 is used rather than ZeroMQ, because end-of-file reports the death of the peer exactly and at once.
 
-    supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop()
+    supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop(); with other
+                            machines Members({...}) and Orders(...) at every change
+    supervisor → roster     Start(...), Shards([...]) and Local(...) at every change, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
                             Retire(), Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
     the supervisor          (`proto.ipc.gateway_figures`)
     gateway → supervisor    Suspected(...), passed on to the other gateways, if there are several
-    shard → supervisor      Progress(...)*, Ready(), Failed(...)
+    shard → supervisor      Progress(...)*, Ready(), Failed(...); with other machines Followed(...), StepDone(...)
+    roster → supervisor     Ready(), Members({...}) and Placement(...) at every change, Failed(...)
     gateway → supervisor    Ready(), Complete(), KeysTaken(...) for each Keys, Drained(), Failed(...)
 
 `Failed` announces an exit that a restart alone does not repair (corrupt file, unknown format). The supervisor shows
@@ -21,6 +24,7 @@ any other exit the supervisor restarts the child at once.
 from __future__ import annotations
 
 import struct
+from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +42,7 @@ CONTROL_FD_VARIABLE = "TOPICS_CONTROL_FD"
 EXIT_PERMANENT = 3
 """Exit status of a child that sent `Failed`."""
 EXIT_DEPOSED = 4
-"""Exit status of a shard that another machine holds now. It is started again at once, as a standby."""
+"""Exit status of a shard that another machine holds now, or is to hold. It is started again at once, as a standby."""
 
 PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed")
 
@@ -92,6 +96,12 @@ class Cluster(Struct, frozen=True):
     """Shard: under which host they find it: `tcp://host`."""
     members: dict[str, str] = {}
     """As in `Members`."""
+    member: str = ""
+    """Id of the data directory, which is this machine's name in the bucket."""
+    place: str = ""
+    """The running system and the directory in it."""
+    rank: float = inf
+    """As in `Orders`."""
 
     def __repr__(self) -> str:
         return f"Cluster({self.machine}, {self.public})"
@@ -194,6 +204,62 @@ class Members(Struct, frozen=True, tag=True):
     machines: dict[str, str]
 
 
+class Step(Struct, frozen=True):
+    """A step of a hand-over, see `shardd.roster.handover`."""
+
+    shard: int
+    term: int
+    """The term that is given away."""
+    move: int
+    """Number of the move."""
+    state: str
+    """What the shard is to do: `saving`, `refusing` or `ending`."""
+
+
+class StepDone(Struct, frozen=True, tag=True):
+    """Shard: it has done a step."""
+
+    move: int
+    event: str
+    """`saved`, `shipped` or `ended`."""
+
+
+class Followed(Struct, frozen=True, tag=True):
+    """Shard in phase `standby`: by how many seconds it is behind the log of its holder."""
+
+    lag_s: float
+
+
+class Placement(Struct, frozen=True, tag=True):
+    """Roster: what it has decided. Before the first one, no shard is to be claimed."""
+
+    ranks: list[float]
+    """By shard, as in `Orders`."""
+    step: Step | None = None
+    """The step of a hand-over that is to be done; None takes back what was refused."""
+    refused: bool = False
+    """Another machine runs on a copy of this data directory: this one is to end."""
+
+
+class Orders(Struct, frozen=True, tag=True):
+    """Shard: what the roster has decided about it."""
+
+    rank: float
+    """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
+    step: Step | None = None
+    """As in `Placement`, if it is this shard's."""
+
+
+class Local(Struct, frozen=True, tag=True):
+    """Roster: what the shards of this machine have reported, and what an operator asks for."""
+
+    lags: dict[int, float]
+    """By shard that is followed, as in `Followed`."""
+    done: StepDone | None = None
+    """The last step that was done."""
+    leaving: bool = False
+
+
 class Ready(Struct, frozen=True, tag=True): ...
 
 
@@ -272,6 +338,11 @@ Control = (
     | Askers
     | Progress
     | Members
+    | StepDone
+    | Followed
+    | Placement
+    | Orders
+    | Local
     | Ready
     | Complete
     | Drain
@@ -286,6 +357,8 @@ Control = (
     | Suspected
     | Failed
 )
+REPORTS = (Pong, KeysTaken, FiguresWanted, Suspected, Members, Placement, Followed, StepDone)
+"""Messages of a child that concern others."""
 _decode = msgspec.msgpack.Decoder(Control).decode
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proto.ipc.control import ShardState, Start
+from proto.ipc.control import Orders, ShardState, Start
 from proto.model.limits import Limits
 from proto.model.replication import BY_NAME
 from shardd.clock import SystemClock
@@ -23,6 +23,7 @@ from shardd.storage.disk import RealDisk
 
 if TYPE_CHECKING:
     from proto.ipc.remote import RemoteRouter
+    from shardd.process.giver import Giver
     from shardd.replication.role import Role
     from shardd.replication.shipper import Holder
     from shardd.replication.store import Store
@@ -55,6 +56,8 @@ class Copy:
         """The state on which the shard is to be opened."""
         self.role: Role | None = None
         self.holder: Holder | None = None
+        self.giver: Giver | None = None
+        """Set while the shard is open, if there are other machines."""
 
     def begin(self, remote: RemoteRouter | None = None) -> None:
         """`remote` is where the shard hears other machines. Raises `BucketError`."""
@@ -83,11 +86,14 @@ class Copy:
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
-        heard = () if remote is None or start.cluster is None else (f"{start.cluster.at}:{remote.port}", remote.key)
+        heard: tuple[str, ...] = ()
+        if remote is not None and start.cluster is not None:
+            heard = f"{start.cluster.at}:{remote.port}", remote.key, start.cluster.member
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )
-        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
+        cluster = start.cluster
+        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits, cluster.place if cluster else "")
         service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
@@ -96,7 +102,8 @@ class Copy:
             local,
             Timing(ttl_s, follow=min(0.25, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
             partial(check_service, store, service, objects.names.prefix),
-            leads=start.index == 0,
+            leads=start.index == 0 or cluster is not None,
+            rank=0 if cluster is None else cluster.rank,
             replication=self._mode,
         )
 
@@ -115,6 +122,18 @@ class Copy:
         """The supervisor's news of all shards."""
         if self.role is not None:
             self.role.follow(states)
+
+    def ordered(self, orders: Orders) -> None:
+        """What the roster has decided about the shard."""
+        if self.role is not None:
+            self.role.ranked(orders.rank)
+        if self.giver is not None:
+            self.giver.ordered(orders.step)
+
+    @property
+    def given(self) -> bool:
+        """Whether this process gives the shard away."""
+        return self.giver is not None and self.giver.given
 
     def take_over(self) -> None:
         """An operator's word."""

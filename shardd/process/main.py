@@ -23,7 +23,9 @@ from proto.ipc.control import (
     Askers,
     Cluster,
     Failed,
+    Followed,
     Members,
+    Orders,
     Ping,
     Pong,
     Progress,
@@ -56,6 +58,8 @@ from shardd.shard import Shard, open_shard
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two reports while the log is replayed."""
+AWAY_TERMS = 4
+"""For how many times to live a shard of any machine is waited for: the first that claims it has it by then."""
 log = structlog.get_logger()
 
 
@@ -104,6 +108,8 @@ async def _obey(
             census.update(message.first)
         elif isinstance(message, Members) and remote is not None:
             remote.allow(message.machines)
+        elif isinstance(message, Orders):
+            copy.ordered(message)
         elif isinstance(message, TakeOver):
             copy.take_over()
         elif isinstance(message, Ping):
@@ -129,6 +135,8 @@ async def _replicate(copy: bucket.Copy) -> None:
     assert copy.holder is not None
     assert copy.role is not None
     await copy.holder.run()
+    if copy.given:
+        return
     log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
     os._exit(EXIT_DEPOSED)
 
@@ -145,11 +153,39 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
         await news.wait()
 
 
-async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink) -> tuple[Shard, int]:
-    """Wait until the shard may be opened, and recover it. Raises `BucketError`, `RecoveryError`, OSError."""
+async def _report_lag(copy: bucket.Copy, link: ControlLink) -> None:
+    """Report when a shard that is followed has caught up, and when it no longer has."""
+    from shardd.roster.roster import READY_S
+
+    assert copy.role is not None
+    near = False
+    while True:
+        lag_s = copy.role.lag_s
+        if near != (lag_s < READY_S):
+            near = not near
+            await link.send(Followed(lag_s))
+        await trio.sleep(READY_S / 4)
+
+
+async def _give(copy: bucket.Copy, shard: Shard, link: ControlLink, index: int, scope: trio.CancelScope) -> None:
+    """Hand the shard over when the roster says so. Ends the service of the shard when it is given away."""
+    from shardd.process.giver import Giver
+
+    assert copy.role is not None
+    assert copy.holder is not None
+    copy.giver = Giver(shard, copy.role, copy.holder, index, link.send)
+    await copy.giver.run()
+    scope.cancel()
+
+
+async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink, *, others: bool) -> tuple[Shard, int]:
+    """Wait until the shard may be opened, and recover it. `others`: there are other machines. Raises `BucketError`,
+    `RecoveryError`, OSError."""
     if copy.role is not None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stand_by, copy, link)
+            if others:
+                nursery.start_soon(_report_lag, copy, link)
             await copy.role.held.wait()
             nursery.cancel_scope.cancel()
         copy.check()
@@ -208,7 +244,7 @@ async def _serve(
 ) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     name = askers.named(askers.shard(start.index), start.incarnation)
-    others = links(start.shards, limits.request_timeout_ms / 1000, name)
+    others = links(start.shards, limits.request_timeout_ms / 1000, name, start.cluster)
     others.update(start.states)
     census = Census(start.askers)
     shard: Shard | None = None
@@ -217,7 +253,7 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, others, census, copy, remote, serving)
             try:
-                shard, total = await _open(copy, path, limits, link)
+                shard, total = await _open(copy, path, limits, link, others=remote is not None)
             except (RecoveryError, bucket.BucketError, OSError) as error:
                 await _failed(link, start.index, error)
                 failed = True
@@ -226,7 +262,7 @@ async def _serve(
             calm()
             shard.allowance.bind(alone=start.shards == 1)
             in_hand = InHand(start.in_hand_fd)
-            peers = Peers(shard, start.index, others, in_hand)
+            peers = _peers(shard, start, others, in_hand, copy)
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
@@ -236,6 +272,8 @@ async def _serve(
             await nursery.start(peers.run)
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)
+                if remote is not None:
+                    nursery.start_soon(_give, copy, shard, link, start.index, serving)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
@@ -256,7 +294,14 @@ async def _serve(
     if shard is not None:
         await _close(shard, copy)
     log.info("shard_stopped")
-    return 0
+    return EXIT_DEPOSED if copy.given else 0
+
+
+def _peers(shard: Shard, start: Start, others: Links, in_hand: InHand, copy: bucket.Copy) -> Peers:
+    if start.cluster is None:
+        return Peers(shard, start.index, others, in_hand)
+    away_s = AWAY_TERMS * start.limits.term_ttl_ms / 1000
+    return Peers(shard, start.index, others, in_hand, term=copy.term, away_s=away_s, serving=copy.serving)
 
 
 async def _close(shard: Shard, copy: bucket.Copy) -> None:

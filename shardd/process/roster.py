@@ -1,7 +1,8 @@
-"""The main program of the roster, a process that reads and writes the members of the service in the bucket.
+"""The main program of the roster, a process that decides which machine is to hold which shard.
 
-It tells the supervisor which machines there are, and the supervisor tells the shards. It has no part in any request.
-When it dies, the machines that are known stay known, and it is started again. Nothing of it is loaded without one.
+It tells the supervisor which machines there are, and what the shards of this machine are to do; the supervisor tells
+the shards. It has no part in any request. When it dies, what is known stays known, a hand-over is given up, and it is
+started again. Nothing of it is loaded without other machines.
 """
 
 from __future__ import annotations
@@ -9,48 +10,126 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from proto.ipc.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Members, Ping, Pong, Ready, Start, Stop
+from proto.ipc.control import (
+    CONTROL_FD_VARIABLE,
+    EXIT_PERMANENT,
+    Failed,
+    Local,
+    Members,
+    Ping,
+    Placement,
+    Pong,
+    Ready,
+    Shards,
+    ShardState,
+    Start,
+    Step,
+    Stop,
+)
 from proto.ipc.control_link import ControlLink
 from proto.process.core_dumps import leave_no_core
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 
 if TYPE_CHECKING:
-    from shardd.replication.members import Member
     from shardd.replication.membership import Membership
+    from shardd.roster.members import Member
+
+HOLDS = ("ready", "stopping")
+"""Phases of a shard that may be given away, or is."""
+COPY = (
+    "another machine runs on a copy of this data directory, and a machine has one name: remove machine.json from the "
+    "copy, or start it with an empty directory"
+)
 
 
-def _membership(start: Start, link: ControlLink) -> Membership:
-    """Blocks. Raises `StoreError`, OSError."""
-    from shardd.clock import SystemClock
-    from shardd.replication.members import Member, keys, machine_of
-    from shardd.replication.membership import Membership
-    from shardd.replication.seal import open_bucket
-    from shardd.storage.disk import RealDisk
+class RosterProcess:
+    """What the supervisor says goes to the roster, and what that decides goes to the supervisor."""
 
-    limits, cluster = start.limits, start.cluster
-    assert cluster is not None
-    store = open_bucket(limits.bucket, limits.bucket_key_file, limits.bucket_encrypt)
-    machine = machine_of(RealDisk(), Path(start.data_dir))
-    endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
-    own = Member(machine, cluster.machine, start.address, cluster.public, endpoint, 0)
+    def __init__(self, start: Start, link: ControlLink) -> None:
+        """Blocks. Raises `StoreError`."""
+        from shardd.replication.membership import Membership
+        from shardd.replication.seal import open_bucket
+        from shardd.roster.members import Member, RosterTiming
+        from shardd.roster.roster import Roster
 
-    async def heard(members: Mapping[str, Member]) -> None:
-        await link.send(Members(keys(members)))
+        limits, cluster = start.limits, start.cluster
+        assert cluster is not None
+        store = open_bucket(limits.bucket, limits.bucket_key_file, limits.bucket_encrypt)
+        endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
+        own = Member(cluster.member, cluster.machine, start.address, cluster.public, endpoint)
+        ttl_s = limits.term_ttl_ms / 1000
+        self.roster = Roster(own.machine, own.nonce, cluster.place, start.shards, RosterTiming(ttl_s))
+        self._link = link
+        self._ranks: list[float] = []
+        self._ranked: object = None
+        """The findings that the ranks are of."""
+        self._told: Placement | None = None
+        self.membership: Membership = Membership(
+            store, own, self.roster, start.created_ms, ttl_s, self._heard, self._decided
+        )
+        self.shards_changed(start.states)
 
-    return Membership(store, own, start.created_ms, limits.term_ttl_ms / 1000, SystemClock().now_ms, heard)
+    async def _heard(self, members: Mapping[str, Member]) -> None:
+        from shardd.replication.members import keys
+
+        await self._link.send(Members(keys(members)))
+
+    async def _decided(self) -> None:
+        from shardd.roster.handover import HandOverState
+        from shardd.roster.roster import RosterState
+
+        roster, step = self.roster, None
+        if roster.state is RosterState.JOINING:
+            return  # what the last process decided stays
+        handover = roster.handover
+        if handover is not None and handover.state is not HandOverState.OFFERING:
+            step = Step(handover.move.shard, handover.move.term, handover.move.number, handover.state)
+        if self._ranked is not roster.holders:
+            self._ranked = roster.holders
+            self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]
+        placement = Placement(self._ranks, step, self.refused)
+        if placement != self._told:
+            self._told = placement
+            await self._link.send(placement)
+
+    @property
+    def refused(self) -> bool:
+        from shardd.roster.roster import RosterState
+
+        return self.roster.state is RosterState.REFUSED
+
+    def shards_changed(self, states: list[ShardState]) -> None:
+        """The supervisor's news of the shards of this machine."""
+        self.roster.held = {state.index: state.term for state in states if state.phase in HOLDS and state.term}
+        self.membership.look_again()
+
+    def reported(self, news: Local) -> None:
+        """What these have reported."""
+        from shardd.roster.handover import HandOverEvent
+
+        roster, done = self.roster, news.done
+        roster.lags = news.lags
+        if news.leaving:
+            roster.leave()
+        if done is not None and roster.handover is not None and roster.handover.move.number == done.move:
+            roster.report(HandOverEvent(done.event), self.membership.now())
+        self.membership.look_again()
 
 
-async def _obey(link: ControlLink) -> None:
+async def _obey(link: ControlLink, process: RosterProcess) -> None:
     """Answer the supervisor until it sends `Stop`. Ends the process if the supervisor is gone."""
     while (message := await link.receive()) is not None:
         if isinstance(message, Ping):
             await link.send(Pong())
+        elif isinstance(message, Shards):
+            process.shards_changed(message.states)
+        elif isinstance(message, Local):
+            process.reported(message)
         elif isinstance(message, Stop):
             return
     os._exit(1)
@@ -73,16 +152,24 @@ async def _keep(link: ControlLink) -> int:
         return 1
     configure("roster")
     try:
-        membership = _membership(start, link)
-    except (StoreError, OSError) as error:
+        process = RosterProcess(start, link)
+    except StoreError as error:
         await link.send(Failed(f"roster: {error}"))
         return EXIT_PERMANENT
     await link.send(Ready())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(membership.run)
-        await _obey(link)
+
+        async def run() -> None:
+            await process.membership.run()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(run)
+        await _obey(link, process)
         nursery.cancel_scope.cancel()
-    await membership.withdraw()
+    if process.refused:
+        await link.send(Failed(COPY))
+        return EXIT_PERMANENT
+    await process.membership.withdraw()
     return 0
 
 

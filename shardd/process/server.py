@@ -22,7 +22,7 @@ from proto.ipc.in_hand import InHand, Mark
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.remote import RemoteRouter
 from proto.ipc.transport import Group, MessageSocket
-from proto.model.errors import not_ready
+from proto.model.errors import MOVING, TopicsError, not_ready
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
@@ -293,8 +293,9 @@ class Server:
 def _send_if(
     serving: Callable[[], bool], send: Callable[[Message, bytes], None], message: Message, peer: bytes
 ) -> None:
-    """Send a reply if this machine may answer at this moment, else a refusal."""
-    if isinstance(message, Reply) and not serving():
+    """Send a reply if this machine may answer at this moment, else a refusal. What was refused because the shard moves
+    was not done in any case."""
+    if isinstance(message, Reply) and not _moves(message.error) and not serving():
         message = Reply(
             message.id,
             error=not_ready(
@@ -304,6 +305,10 @@ def _send_if(
             ),
         )
     send(message, peer)
+
+
+def _moves(error: TopicsError | None) -> bool:
+    return error is not None and (error.detail or {}).get("reason") == MOVING
 
 
 def _status_if(serving: Callable[[], bool], status: Callable[[], Status]) -> Status:

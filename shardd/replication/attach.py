@@ -94,6 +94,8 @@ class Term(Struct, frozen=True, omit_defaults=True):
     """Where the holder hears the askers of other machines; "" if it hears none."""
     key: str = ""
     """The public key of the holder's process at that endpoint."""
+    member: str = ""
+    """Name of the holder's machine among the members; "" if it is none."""
 
     @property
     def shown(self) -> str:
@@ -152,6 +154,8 @@ class Mark:
     """True until seqs are given up that an earlier holder may have used, see `CreateTerm.abrupt`."""
     unshipped: bool = False
     """True until a manifest has what is in no frame: `topics restore` made it."""
+    place: str = ""
+    """Where the processes of these nonces ran, as in `proto.ipc.control.Cluster`; written only if it is known."""
 
 
 def read_mark(disk: Disk, path: Path) -> Mark | None:
@@ -176,7 +180,8 @@ def write_mark(disk: Disk, path: Path, mark: Mark) -> None:
     temporary = path / f"{MARK}.tmp"
     file = disk.create(temporary)
     try:
-        file.write([json.dumps(asdict(mark)).encode()])
+        known = {name: value for name, value in asdict(mark).items() if name != "place" or value}
+        file.write([json.dumps(known).encode()])
         file.sync()
     finally:
         file.close()

@@ -1,69 +1,26 @@
-"""Members: which machines a service has, and the keys by which their askers are heard.
+"""Members and moves: what the machines of a service tell each other in the bucket.
 
-    members/<machine>    in the bucket: a `Member`, in JSON; rewritten by its machine every third of the time to live
+    members/<machine>    a `Member`, in JSON; rewritten by its machine every third of the time to live
+    moves/<number>       a `Move`, in JSON; created once each, by the machine that gives a shard away
 
-A machine has a name that its data directory keeps (`MACHINE`), and a nonce for each start. Who may write to the bucket
-is trusted with all of its service. So this list says which keys are allowed, and an operator who deletes a member
+A machine has a name that its data directory keeps (`machine.json`), and a nonce for each start. Who may write to the
+bucket is trusted with all of its service. So the members say which keys are allowed, and an operator who deletes one
 revokes its keys; a machine that runs writes it again. How old a member is plays no part in that.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
-from shardd.replication.names import MEMBERS
-from shardd.replication.store import Absent, Store, StoreError
-from shardd.storage.disk import Disk
+from shardd.replication.names import MEMBERS, MOVES, move_name, number_of
+from shardd.replication.store import Absent, Exists, Store, StoreError, Unsealed
+from shardd.roster.members import Member
+from shardd.roster.moves import Move
 
-MACHINE = "machine.json"
 MOST = 256
 """Machines that are read; those after them, in the order of names, are not heard."""
-
-
-class Machine(Struct, frozen=True):
-    """`machine.json` in the data directory."""
-
-    machine: str
-
-
-class Member(Struct, frozen=True, omit_defaults=True):
-    """A machine of the service. Fields are appended: an older release ignores those that it does not know."""
-
-    machine: str
-    nonce: str
-    """Begins the names of its askers, see `proto.ipc.askers`."""
-    address: str
-    """Where its clients reach it."""
-    key: str
-    """The public key of its askers."""
-    endpoint: str
-    """Where its first shard hears other machines, the others at the ports after it; port 0 if each has any."""
-    at_ms: int
-    """Its wall clock when it wrote this."""
-
-
-def machine_of(disk: Disk, path: Path) -> str:
-    """The name of this machine, made when there is none yet. Blocks. Raises OSError."""
-    try:
-        return msgspec.json.decode(disk.read(path / MACHINE), type=Machine).machine
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    made = Machine(secrets.token_hex(8))
-    temporary = path / f"{MACHINE}.tmp"
-    file = disk.create(temporary)
-    try:
-        file.write([msgspec.json.encode(made)])
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(temporary, path / MACHINE)
-    disk.sync_dir(path)
-    return made.machine
 
 
 def publish(store: Store, member: Member) -> None:
@@ -99,4 +56,32 @@ def read_all(store: Store, known: Mapping[str, Member]) -> dict[str, Member]:
 
 def keys(members: Mapping[str, Member]) -> dict[str, str]:
     """The nonce of each member, by its key."""
-    return {each.key: each.nonce for each in members.values()}
+    return {each.key: each.nonce for each in members.values() if each.key}
+
+
+def create_move(store: Store, move: Move) -> None:
+    """Create the entry, unless there is one of its number. Blocks. Raises `StoreError`."""
+    try:
+        store.create(move_name(move.number), msgspec.json.encode(move))
+    except Exists:
+        pass  # a look tells whose it is
+
+
+def moves_from(store: Store, number: int, shards: int) -> list[Move]:
+    """The entries from this number on. One that is damaged moves nothing, and its number is taken. Blocks. Raises
+    `StoreError`."""
+    after = move_name(number - 1) if number > 1 else ""
+    found = []
+    for name in [each.name for each in store.list(MOVES, after)]:
+        at = number_of(name)
+        if at is None:
+            continue
+        try:
+            move = msgspec.json.decode(store.get(name), type=Move)
+        except Absent:
+            continue  # removed since it was listed
+        except (Unsealed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            move = None
+        valid = move is not None and move.number == at and 0 <= move.shard < shards
+        found.append(move if move is not None and valid else Move(at, 0, -1, "", "", ""))
+    return found

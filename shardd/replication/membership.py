@@ -1,61 +1,93 @@
-"""Membership: keeps this machine's member in the bucket, and reads those of the others.
+"""Membership: runs the roster of this machine. It makes the requests of `Roster` on the store, and tells what changed.
 
-The two are tasks of their own: a write that takes long delays no news of the others. Calls to the store block, so each
-is made in a worker thread, one at a time of each kind. Nothing is written before the bucket holds this service.
+Calls to the store block, so each is made in a worker thread, and given up after a third of the time to live. One that
+was given up keeps its thread until it ends; a few of them leave no thread for others, and a write takes none of reads.
+Nothing is written before the bucket holds this service.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 import structlog
 import trio
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from shardd.replication.attach import Mismatch, read_service
-from shardd.replication.members import Member, publish, read_all, withdraw
+from shardd.replication.members import create_move, moves_from, publish, read_all, withdraw
+from shardd.replication.objects import Objects
 from shardd.replication.outage import Outage
-from shardd.replication.role import in_thread
 from shardd.replication.store import Store, StoreError
+from shardd.roster.members import Member
+from shardd.roster.moves import Move
+from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, RosterRequest, RosterState
 
-TIMES = 3
-"""A member is written, and the members are read, so often in the time to live of a term."""
+TURN_S = 0.1
+"""Seconds between two looks of the roster at the time."""
+READS = 8
+"""Calls that read, at once."""
 WITHDRAW_S = 3.0
 _log: FilteringBoundLogger = structlog.get_logger()
 A = TypeVar("A")
 
 
 class Membership:
-    """Of machine `own` in the service that began at `created_ms`. `heard` is called with all members, by machine, when
-    they were read first, and at each change besides that of their clocks."""
+    """Of this machine, whose object has what is constant from `own`, in the service that began at `created_ms`.
+    `heard` is called with all members, by machine, when they were read first, and at each change of what is constant.
+    `decided` is called when the roster may have decided something else."""
 
     def __init__(
         self,
         store: Store,
         own: Member,
+        roster: Roster,
         created_ms: int,
         ttl_s: float,
-        now_ms: Callable[[], int],
         heard: Callable[[Mapping[str, Member]], Awaitable[None]],
+        decided: Callable[[], Awaitable[None]],
     ) -> None:
+        self.roster = roster
         self._store = store
         self._own = own
         self._created_ms = created_ms
-        self._pause_s = ttl_s / TIMES
-        self._now_ms = now_ms
+        self._patience_s = ttl_s / 3
         self._heard = heard
+        self._decided = decided
+        self._objects = [Objects(store, index, "", "", "", int) for index in range(len(roster.holders))]
         self._outage = Outage()
+        self._reads, self._writes = trio.CapacityLimiter(READS), trio.CapacityLimiter(1)
+        self._known: dict[str, Member] = {}
+        self._told: list[Member] | None = None
+        self._wake = trio.Event()
+
+    @staticmethod
+    def now() -> float:
+        """Seconds of a clock that also runs while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     async def run(self) -> None:
-        """Write and read until cancelled."""
-        while not await self._try(self._is_ours):  # noqa: ASYNC110 - the bucket has no event
-            await trio.sleep(self._pause_s)
+        """Run the roster until cancelled, or until it is refused."""
+        while not await self._try(self._is_ours, self._reads):  # noqa: ASYNC110 - the bucket has no event
+            await trio.sleep(self._patience_s)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write)
-            nursery.start_soon(self._read)
+            while self.roster.state is not RosterState.REFUSED:
+                request = self.roster.tick(self.now(), time.time())
+                if request is not None:
+                    nursery.start_soon(self._carry, request)
+                await self._decided()
+                with trio.move_on_after(TURN_S):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+            await self._decided()
+            nursery.cancel_scope.cancel()
+
+    def look_again(self) -> None:
+        """The shards of this machine have reported something."""
+        self._wake.set()
 
     def _is_ours(self) -> bool:
         try:
@@ -63,37 +95,61 @@ class Membership:
         except Mismatch:
             return False  # the shards say so, and do not start
 
-    async def _write(self) -> None:
-        while True:
-            await self._try(lambda: publish(self._store, self._member()))
-            await trio.sleep(self._pause_s)
+    async def _carry(self, request: RosterRequest) -> None:
+        found = None
+        with trio.move_on_after(self._patience_s):
+            if isinstance(request, Publish):
+                constant = {name: getattr(self._own, name) for name in ("address", "key", "endpoint")}
+                await self._try(partial(publish, self._store, replace(request.member, **constant)), self._writes)
+            elif isinstance(request, CreateMove):
+                await self._try(partial(create_move, self._store, request.move), self._writes)
+            else:
+                found = await self._look(getattr(request, "from_move", 0))
+        self.roster.answered(request, found, self.now(), time.time())
+        self._wake.set()
 
-    def _member(self) -> Member:
-        return msgspec.structs.replace(self._own, at_ms=self._now_ms())
+    async def _look(self, from_move: int) -> Found | None:
+        """The findings of a look; None if a part of them could not be read."""
+        members: list[Mapping[str, Member] | None] = [None]
+        moves: list[list[Move] | None] = [None]
+        holders: list[Held | None] = [None] * len(self._objects)
 
-    async def _read(self) -> None:
-        known: dict[str, Member] = {}
-        told: list[Member] | None = None
-        while True:
-            found = await self._try(partial(read_all, self._store, known))
-            if found is not None:
-                known = found
-                lasting = [msgspec.structs.replace(each, at_ms=0) for each in known.values()]
-                if lasting != told:
-                    told = lasting
-                    _log.info("members", machines=[each.address for each in told])
-                    await self._heard(known)
-            await trio.sleep(self._pause_s)
+        async def read(into: list[A | None], at: int, call: Callable[[], A]) -> None:
+            into[at] = await self._try(call, self._reads)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, members, 0, partial(read_all, self._store, self._known))
+            nursery.start_soon(read, moves, 0, partial(moves_from, self._store, from_move, len(holders)))
+            for index in range(len(holders)):
+                nursery.start_soon(read, holders, index, partial(self._held, index))
+        if members[0] is not None:
+            await self._tell(members[0])
+        known: Sequence[Held] = [each for each in holders if each is not None]
+        if members[0] is None or moves[0] is None or len(known) < len(holders):
+            return None
+        return Found(tuple(members[0].values()), known, moves[0])
+
+    def _held(self, index: int) -> Held:
+        term = self._objects[index].newest_term()
+        return Held() if term is None else Held(term.term, term.member)
+
+    async def _tell(self, members: Mapping[str, Member]) -> None:
+        self._known = dict(members)
+        lasting = [Member(m.machine, m.nonce, m.address, m.key, m.endpoint) for m in members.values()]
+        if lasting != self._told:
+            self._told = lasting
+            _log.info("members", machines=[each.address for each in lasting])
+            await self._heard(self._known)
 
     async def withdraw(self) -> None:
         """Remove this machine's member: its keys are allowed no more. Gives up after `WITHDRAW_S`."""
         with trio.move_on_after(WITHDRAW_S):
-            await self._try(lambda: withdraw(self._store, self._own))
+            await self._try(lambda: withdraw(self._store, self._own), self._writes)
 
-    async def _try(self, call: Callable[[], A]) -> A | None:
+    async def _try(self, call: Callable[[], A], limiter: trio.CapacityLimiter) -> A | None:
         """What a call returns; None if the store failed it."""
         try:
-            answer: A = await in_thread(call)
+            answer: A = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
         except StoreError as error:
             self._outage.failed(error)
             return None

@@ -14,7 +14,7 @@ Any of them is answered UNKNOWN if it got no answer in time, or one that says no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 
@@ -67,6 +67,8 @@ class Seen:
     unread: int = 0
     """The last part that a manifest which cannot be read may reach; 0 if there is none, or if one that can be read
     reaches further."""
+    time_to_live: float = 0.0
+    """Seconds, by which the newest term's holder is silent and renews; 0 if the term does not say."""
 
 
 class Result(Enum):
@@ -198,6 +200,10 @@ class Timing:
         """A candidate waits for this long for the holder that it replaces to be silent: `silence`, and a quarter more,
         since the clock of one machine may run faster than that of another one."""
         return self.silence * 5 / 4
+
+    def of(self, term: Seen) -> Timing:
+        """These times, for a term whose holder may have a longer time to live."""
+        return replace(self, time_to_live=max(self.time_to_live, term.time_to_live))
 
 
 DEFAULT_TIMING = Timing()

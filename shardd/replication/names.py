@@ -2,6 +2,7 @@
 
     service.json                         what this prefix holds; created once
     members/<machine>                    which machines there are (`members`); replaced
+    moves/<number>                       which shard is given to which machine (`members`); created once each
     shard-07/terms/<number>              the holders of the shard; created once each
     shard-07/alive/<number>              a sign of life of a term's holder; replaced
     shard-07/log/<number>                parts of the log, and fences (`parts`); created once each
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 SERVICE = "service.json"
 MEMBERS = "members/"
+MOVES = "moves/"
 
 
 def number_of(name: str) -> int | None:
@@ -22,6 +24,10 @@ def number_of(name: str) -> int | None:
     last = name.rpartition("/")[2]
     number = int(last) if len(last) == 20 and last.isascii() and last.isdecimal() else 0
     return number if 0 < number < 1 << 62 else None
+
+
+def move_name(number: int) -> str:
+    return f"{MOVES}{number:020d}"
 
 
 class ShardNames:

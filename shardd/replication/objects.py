@@ -64,8 +64,9 @@ class Objects:
         settings: Settings = UNKNOWN,
         endpoint: str = "",
         key: str = "",
+        member: str = "",
     ) -> None:
-        """`endpoint` and `key` as in `Term`."""
+        """`endpoint`, `key` and `member` as in `Term`."""
         self.store = store
         self.names = ShardNames(index)
         self.heads = Heads(store, self.names)
@@ -73,7 +74,7 @@ class Objects:
         self._machine = machine
         self._address = address
         self._settings = settings
-        self._endpoint, self._key = endpoint, key
+        self._heard_at = endpoint, key, member
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._replaced_part = 0
@@ -101,7 +102,7 @@ class Objects:
                 return self._look(replaced)
             case CreateTerm(term):
                 of = self._nonce, self._machine, self._now_ms(), self._address, *self._settings
-                made = Term(term, *of, self._endpoint, self._key)
+                made = Term(term, *of, *self._heard_at)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):
                 self.store.put(self.names.alive(term), b"%d" % counter)
@@ -179,7 +180,7 @@ class Objects:
         if term is None:
             return Seen(0, "", None, manifest, None, unread)
         alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
-        return Seen(term.term, term.nonce, alive, manifest, before, unread)
+        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.settings.ttl_ms / 1000)
 
     def _alive(self, term: int) -> int | None:
         try:

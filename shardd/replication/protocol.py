@@ -64,6 +64,10 @@ from shardd.replication.states import FINAL, HOLDERS, OWNING, ReplicaEvent, Repl
 class Replica:
     """One shard's replica on one machine. At most two requests are open: one about the log, one about being alive."""
 
+    rank: float = 0
+    """How many machines are to claim before this one: once a term is over, it waits for so many thirds of the time to
+    live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
+
     def __init__(
         self,
         nonce: str,
@@ -96,6 +100,8 @@ class Replica:
         self._log_at = self._life_at = self._look_at = self._read_at = 0.0
         self._asked_at = self._renewed_at = 0.0
         self._unchanged_since = 0.0
+        self._over_since: float | None = None
+        """Begin of the first look that showed the newest term to be over."""
         self._answers_until: float | None = None
         self._pause = timing.retry
         self._renewals = 0
@@ -152,6 +158,10 @@ class Replica:
     def stand_back(self) -> None:
         """Forget `take_over`, unless it has been carried out."""
         self._by_hand = False
+
+    def look_again(self) -> None:
+        """Look for the newest term at once: what is decided by it may be another thing now."""
+        self._look_at = 0.0
 
     @property
     def waits_for_another(self) -> bool:
@@ -270,21 +280,30 @@ class Replica:
 
     def _looked(self, seen: Seen, now: float) -> list[Output]:
         """A term is dead if it did not change from the end of one look to the beginning of another, for the time to
-        live."""
+        live: this machine's or its holder's, the longer one."""
         replaced, since = self._replaced, self._unchanged_since
         self._observe(seen, now)
-        dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
+        timing = self._timing.of(seen)
+        dead = self._asked_at - self._unchanged_since >= timing.time_to_live
         ended = seen.term == self._ended_term
         earlier = seen.nonce in self._previous
         none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
         own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
-        self._over = none or own or self._by_hand or (self._automatic and dead)
+        over = none or own or self._by_hand or (self._automatic and dead)
+        if not over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = self._asked_at
+        at_once = self._by_hand or seen.nonce == self.nonce or (earlier and not ended)
+        self._over = self._over_since is not None and (
+            at_once or self._asked_at - self._over_since >= self.rank * timing.renewal
+        )
         if self._automatic and not dead:
-            self._look_at = min(self._look_at, self._unchanged_since + self._timing.time_to_live)
+            self._look_at = min(self._look_at, self._unchanged_since + timing.time_to_live)
         if self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce:
             if replaced is not None:
                 unchanged = seen.replaced == replaced.alive
-                self._silent_at = (since if unchanged else now) + self._timing.handover
+                self._silent_at = (since if unchanged else now) + self._timing.of(replaced).handover
             self.term = seen.term
             self._life_at = now
             self._by_hand = False  # a later term is another operator's word
@@ -302,6 +321,7 @@ class Replica:
         before, self.seen = self.seen, seen
         if before is None or (before.term, before.nonce, before.alive) != (seen.term, seen.nonce, seen.alive):
             self._unchanged_since = now
+            self._over_since = None
 
     def _checked(self, seen: Seen, now: float) -> list[Output]:
         fence, self._part = self._part, None
@@ -353,7 +373,8 @@ class Replica:
         self.position = Position(part.number, max(frames_end, self.position.frame_no))
         if part.kind is Kind.END:
             self._ended_term = part.term
-            self._look_at = 0.0
+        if part.kind is Kind.END or (self.seen is not None and part.term > self.seen.term):
+            self._look_at = 0.0  # another holder is there, or to come
 
     def _unreadable(self, now: float) -> list[Output]:
         """The log is damaged before its end. A holder reads again. A candidate gives its term up: another machine may

@@ -6,7 +6,7 @@ says who follows, who holds and who gives up. When the shard is held and open, t
 (`shipper.Sink`).
 
     shard        who holds it
-    0            decided by terms
+    0            decided by terms; each shard with a roster, by its rank
     1 and up     the machine that holds shard 0: they never claim by themselves, and take over when shard 0 was
 
 Where changes do not wait for the bucket (`async`), neither does the start of a machine that held the shard last: after
@@ -16,10 +16,11 @@ when the bucket is back. If another machine has a term then, the role is over.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 import trio
@@ -27,6 +28,7 @@ import trio
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
 from shardd.replication.attach import Term
+from shardd.replication.local_files import Local
 from shardd.replication.log_reader import Frames
 from shardd.replication.messages import (
     Answer,
@@ -38,6 +40,7 @@ from shardd.replication.messages import (
     Output,
     Part,
     Position,
+    ReadPart,
     Renew,
     Request,
     Restore,
@@ -63,49 +66,6 @@ LED = frozenset({"replay", "derive", "ready"})
 _log: Any = structlog.get_logger()
 
 
-class Local(Protocol):
-    """The files of a shard that is not open. All block."""
-
-    from_backup: bool
-
-    @property
-    def unshipped(self) -> bool: ...
-
-    def all_shipped(self) -> None: ...
-
-    @property
-    def previous(self) -> tuple[str, ...]: ...
-
-    @property
-    def held(self) -> bool: ...
-
-    @property
-    def lineage(self) -> str: ...
-
-    @property
-    def skips(self) -> bool: ...
-
-    def skipped(self) -> None: ...
-
-    def open(self) -> Position: ...
-
-    def carry(self, request: Request) -> Answer: ...
-
-    def keep(self, position: Position) -> None: ...
-
-    def claim(self, nonce: str, *, skips: bool) -> None: ...
-
-    def hold(self, position: Position, nonce: str) -> None: ...
-
-    def follow(self) -> None: ...
-
-    def freeze(self) -> bool: ...
-
-    def fold(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Role:
     """A shard's part in the replication. `run` returns when it is over: drained, deposed, or failed with `error`."""
 
@@ -118,16 +78,18 @@ class Role:
         check: Callable[[], None],
         *,
         leads: bool,
+        rank: float = 0,
         replication: Replication = Replication.SYNC,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0."""
+        """`check` asks whether the bucket is this service's. `leads`: the shard follows no other one. `rank` as in
+        `Replica`."""
         self.nonce = nonce
         self.objects = objects
         self.local = local
         self._timing = timing
         self._check = check
-        self._leads = leads
+        self._leads, self._rank = leads, rank
         self.waits = replication.awaited
         """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -137,6 +99,8 @@ class Role:
         self.replica: Replica | None = None
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
+        self.end_read_at = -math.inf
+        """When the end of the log was read last."""
         self.held = trio.Event()
         """Set when the shard may be opened, or will never be."""
         self.claimed = trio.Event()
@@ -179,6 +143,18 @@ class Role:
     def take_over(self) -> None:
         """Take the shard over, also from a machine that holds it."""
         self._meet(RoleEvent.TAKE_OVER)
+
+    def ranked(self, rank: float) -> None:
+        changed, self._rank = rank != self._rank, rank
+        if changed and self.replica is not None:
+            self.replica.rank = rank
+            self.replica.look_again()
+            self._wake.set()
+
+    @property
+    def lag_s(self) -> float:
+        """By how many seconds a shard that is followed may be behind."""
+        return self._now() - self.end_read_at
 
     def follow(self, states: Sequence[ShardState]) -> None:
         """Do as shard 0 of this machine does."""
@@ -262,6 +238,7 @@ class Role:
             automatic=self.waits,
             follows=not self._leads,
         )
+        self.replica.rank = self._rank
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()
 
@@ -349,6 +326,8 @@ class Role:
                 answer = await in_thread(partial(self.objects.carry, request))
                 if isinstance(answer, Seen) and not await self._fits(answer):
                     answer = Result.UNKNOWN
+                if isinstance(request, ReadPart) and answer is Result.ABSENT:
+                    self.end_read_at = self._now()
         self._do(protocol.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:
@@ -435,6 +414,7 @@ class Role:
                     self._do(self._protocol.tick(self._now()))
                     await self.over.wait()
                 if self.replica is not None and self.replica.state is ReplicaState.DRAINED:
+                    await in_thread(self.local.ended)
                     return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
 

@@ -253,6 +253,9 @@ class Holder:
         self._outage.lag_bytes = lambda: progress.lag_bytes
         self._standing = Standing.ATTACHING
         self._checkpoint = trio.Event()
+        self._saved = trio.Event()
+        """Set but while a copy of the next checkpoint is wanted, whether or not one is due."""
+        self._saved.set()
 
     @property
     def shipped_no(self) -> int:
@@ -268,6 +271,11 @@ class Holder:
     def checkpointed(self) -> None:
         """Called after each checkpoint."""
         self._checkpoint.set()
+
+    async def save(self) -> None:
+        """Return when the next checkpoint is in the bucket, or an equal one."""
+        saved = self._saved = trio.Event()
+        await saved.wait()
 
     def figures(self) -> dict[str, Any]:
         return asdict(self.statistics())
@@ -324,10 +332,12 @@ class Holder:
         while True:
             await self._checkpoint.wait()
             self._checkpoint = trio.Event()
-            if not self.copies.due:
+            saved = self._saved
+            if not self.copies.due and saved.is_set():
                 continue
             try:
                 if await self._copy_checkpoint():
+                    saved.set()
                     await in_thread(self.copies.retain)
             except (Outrun, CatalogError, ManifestError, OSError) as error:
                 _log.error("checkpoint_not_copied", reason=str(error), action="the next one is tried")

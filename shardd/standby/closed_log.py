@@ -57,7 +57,8 @@ _log: FilteringBoundLogger = structlog.get_logger()
 class ClosedLog:
     """One shard's directory. All methods block."""
 
-    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits) -> None:
+    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits, place: str = "") -> None:
+        """`place` as in `Mark`."""
         self._disk = disk
         self._path = path
         self._wal = path / "wal"
@@ -65,8 +66,10 @@ class ClosedLog:
         self._objects = objects
         self._index = index
         self._limits = limits
-        self._mark = Mark(objects.store.url, token_hex(8))
+        self._mark = Mark(objects.store.url, token_hex(8), place=place)
+        self._place = place
         self._before: tuple[str, ...] = ()
+        self._previous: tuple[str, ...] = ()
         self._known_no = 0
         """The log is known to equal the bucket's up to this frame."""
         self._file: File | None = None
@@ -103,8 +106,8 @@ class ClosedLog:
 
     @property
     def previous(self) -> tuple[str, ...]:
-        """The nonces that the directory used last."""
-        return self._before
+        """The nonces that the directory used last, at this place: processes of another one may live."""
+        return self._previous
 
     @property
     def unshipped(self) -> bool:
@@ -119,7 +122,9 @@ class ClosedLog:
         known = mark is not None and mark.url == self._objects.store.url
         if known and mark is not None:
             self._mark = mark
-        self._before = tuple(filter(None, (self._mark.nonce, self._mark.claimed)))
+        self._before = self._previous = tuple(filter(None, (self._mark.nonce, self._mark.claimed)))
+        if self._place and self._mark.place != self._place:
+            self._previous, self._mark = (), replace(self._mark, nonce="", claimed="", place=self._place)
         if self._mark.incomplete:
             self._clear(keep=False)
             return Position()
@@ -271,6 +276,12 @@ class ClosedLog:
         """The shard is held from now on, by the process of this nonce. Raises OSError."""
         self._mark_as(part=position.part, frame_no=position.frame_no, nonce=nonce, held=True)
 
+    def ended(self) -> None:
+        """The term of this directory has ended, and another machine is to have the next one: with a place, the nonces
+        are forgotten, or else the next process would be before it. Raises OSError."""
+        if self._place:
+            self._mark_as(nonce="", claimed="")
+
     def follow(self) -> None:
         """Another machine holds the shard, or has held it since. Raises OSError."""
         if self._mark.held:
@@ -337,7 +348,8 @@ class ClosedLog:
         self._restored_from = -1 if head is None else head.part
         self.last_no = self._known_no = position.frame_no
         self.changed, self.from_backup, self._before = True, False, ()
-        self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips)
+        self._previous = ()
+        self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips, place=self._place)
         self.keep(position)
         _log.info("restored_from_bucket", part=position.part, frame=position.frame_no)
         return position

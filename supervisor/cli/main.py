@@ -53,6 +53,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "keys": Entry(f"{_HERE}.keys", "app", "API keys of a service, in their file."),
         "roll": Entry(f"{_HERE}.roll", "roll", "Replace the processes that serve connections, one by one."),
         "takeover": Entry(f"{_HERE}.takeover", "takeover", "Have the standby on this machine take over."),
+        "leave": Entry(f"{_HERE}.leave", "leave", "Have other machines take the shards of this one, and end it."),
         "deploy-files": Entry(f"{_HERE}.deploy", "deploy_files", "Write systemd unit, proxies, alerts and dashboard."),
     },
     "Data directory": {
@@ -93,6 +94,7 @@ MEANT = {
     **dict.fromkeys(("use", "login", "profile", "contexts"), "context"),
     **dict.fromkeys(("failover", "promote"), "takeover"),
     **dict.fromkeys(("restart", "rolling"), "roll"),
+    **dict.fromkeys(("decommission", "evacuate"), "leave"),
     **dict.fromkeys(("repair", "fix", "recover"), "salvage"),
 }
 """Words of other systems, and the command that does it here."""

@@ -19,22 +19,19 @@ import trio
 from proto.ipc import in_hand
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
+    EXIT_DEPOSED,
+    REPORTS,
     Complete,
     Control,
     ControlError,
     Drain,
     Drained,
     Failed,
-    FiguresWanted,
-    KeysTaken,
-    Members,
-    Pong,
     Progress,
     Ready,
     Retire,
     Start,
     Stop,
-    Suspected,
 )
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
@@ -138,7 +135,7 @@ class Child:
         """Whether the child was held, or died several times in a row, since it last served. While it waits or is held,
         its phase is `failed`; its state is not, unless it is given up."""
         self.heard: Callable[[Control], object] = lambda message: None
-        """Called with the messages of a gateway that concern all gateways."""
+        """Called with the messages of the child that concern others."""
         self.drained = trio.Event()
         """Set when the present incarnation has drained."""
         self.gone = trio.Event()
@@ -221,9 +218,10 @@ class Child:
                     self._log.info("child_replaced", incarnation=self.incarnation, status=describe(status))
                     continue
                 self.deaths += 1
-                deaths.append(Death(now, uptime, over_a_request=bool(self.in_hand)))
-                self._log.error(
-                    "child_died",
+                deposed = status == EXIT_DEPOSED
+                deaths.append(Death(now, uptime, excused=deposed or bool(self.in_hand)))
+                (self._log.info if deposed else self._log.error)(
+                    "child_deposed" if deposed else "child_died",
                     incarnation=self.incarnation,
                     status=describe(status),
                     uptime_s=round(uptime, 3),
@@ -342,7 +340,7 @@ class Child:
         self.heard_at = trio.current_time()
         self.spoken = True
         match message:
-            case Pong() | KeysTaken() | FiguresWanted() | Suspected() | Members():
+            case _ if isinstance(message, REPORTS):
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:

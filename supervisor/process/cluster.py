@@ -1,7 +1,9 @@
 """This machine among the others of its service: the keys by which they know each other, and the roster's news.
 
 The supervisor makes a nonce and a key pair for the askers of this machine at each start. The roster, a child, publishes
-them, and reports the members of the service; the shards hear the askers of these.
+them, and reports the members of the service; the shards hear the askers of these. It decides what the shards are to do,
+too. All that is passed on here, and nothing is decided. When the roster dies, the ranks that it gave stay, and what it
+was giving away is kept.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from proto.ipc.control import Cluster, Control, Members
+from proto.ipc.control import Cluster, Control, Followed, Local, Members, Orders, Placement, StepDone
 from supervisor.config.settings import Settings
 from supervisor.process import listener
+from supervisor.process.child import Child
 from supervisor.process.listener import ListenError
+from supervisor.process.states import ChildState
 
 VARIABLE = "TOPICS_CLUSTER_LISTEN"
 
@@ -30,6 +36,9 @@ class Address:
     host: str
     port: int
     at: str
+    machine: str = ""
+    """The name of this machine, and where it is: as in `proto.ipc.control.Cluster`."""
+    place: str = ""
 
     def of(self, index: int) -> str:
         return f"{self.host}:{self.port + index if self.port else 0}"
@@ -62,16 +71,22 @@ def address(settings: Settings, shards: int) -> Address | None:
 
 
 class Machines:
-    """What this machine and the others know of each other. `changed` is called at news of the members."""
+    """What this machine and the others know of each other. `changed` is called at news for the shards, `reported` at
+    those for the roster."""
 
-    def __init__(self, at: Address, changed: Callable[[], None]) -> None:
+    def __init__(self, at: Address, changed: Callable[[], None], reported: Callable[[], None]) -> None:
         from proto.ipc.remote import KeyPair  # loads ZeroMQ
 
         keys = KeyPair.new()
         self._at = at
         self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret)
         self._changed = changed
+        self._reported = reported
         self.members = Members({})
+        self.placement = Placement([])
+        self._roster: Child | None = None
+        self._shards: Sequence[Child] = ()
+        self.local = Local({})
 
     def of_asker(self) -> Cluster:
         """For a gateway, which asks other machines."""
@@ -79,10 +94,73 @@ class Machines:
 
     def of_shard(self, index: int) -> Cluster:
         """For a shard, which hears them as well; and for the roster, as shard 0."""
-        return replace(self._cluster, listen=self._at.of(index), at=self._at.at, members=self.members.machines)
+        return replace(
+            self._cluster,
+            listen=self._at.of(index),
+            at=self._at.at,
+            members=self.members.machines,
+            member=self._at.machine,
+            place=self._at.place,
+            rank=self.orders(index).rank,
+        )
+
+    def orders(self, index: int) -> Orders:
+        """What the roster has decided about a shard."""
+        ranks, step = self.placement.ranks, self.placement.step
+        mine = step is not None and step.shard == index
+        return Orders(ranks[index] if index < len(ranks) else inf, step if mine else None)
+
+    def phase(self, index: int, phase: str) -> str:
+        """The phase of a shard. One whose term is being ended takes no more requests."""
+        step = self.orders(index).step
+        return "stopping" if step is not None and step.state == "ending" and phase == "ready" else phase
+
+    def news(self, child: Child) -> list[Control]:
+        """What the roster or a shard has to hear."""
+        return [self.local] if child is self._roster else [self.members, self.orders(self._shards.index(child))]
+
+    def join(self, roster: Child, shards: Sequence[Child]) -> None:
+        """The children that are to be heard."""
+        self._roster, self._shards = roster, shards
+        roster.heard = self.heard
+        for index, shard in enumerate(shards):
+            shard.heard = partial(self.heard_from, index)
+
+    def saw(self, child: Child) -> None:
+        """A child has changed. Its next process is not known to follow, and the next roster gives nothing away."""
+        if child is self._roster and child.state is not ChildState.SERVING and self.placement.step is not None:
+            self.placement = replace(self.placement, step=None)
+            self._changed()
+        index = self._shards.index(child) if child in self._shards else -1
+        if child.phase != "standby" and index in self.local.lags:
+            lags = {shard: lag for shard, lag in self.local.lags.items() if shard != index}
+            self.local = replace(self.local, lags=lags)
+            self._reported()
 
     def heard(self, message: Control) -> None:
         """A message of the roster."""
         if isinstance(message, Members):
             self.members = message
             self._changed()
+        elif isinstance(message, Placement):
+            self.placement = message
+            self._changed()
+
+    def heard_from(self, index: int, message: Control) -> None:
+        """A message of a shard."""
+        if isinstance(message, Followed):
+            self.local = replace(self.local, lags={**self.local.lags, index: message.lag_s})
+            self._reported()
+        elif isinstance(message, StepDone):
+            self.local = replace(self.local, done=message)
+            self._reported()
+
+    def leave(self) -> None:
+        """Have all shards given away."""
+        self.local = replace(self.local, leaving=True)
+        self._reported()
+
+    @property
+    def left(self) -> bool:
+        """Whether that is done."""
+        return self.local.leaving and all(each.phase == "standby" and each.holder for each in self._shards)

@@ -3,6 +3,7 @@
     .                flock held by the supervisor and, by inheritance, by every shard process
     LOCK             the same; contains the supervisor's process id
     manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
+    machine.json     {"machine": name}, only with other machines: how they call this one; made again if it is lost
     shard-00 …       one per shard; its content belongs to the shard
 
 The state found decides the action:
@@ -34,9 +35,11 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,7 @@ from supervisor.process.safe_folder import Folder, NotPlain, read
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MACHINE = "machine.json"
 LOCK = "LOCK"
 RESHARD_DECISION = "reshard.json"
 """Exists while `topics reshard` exchanges the shards; the service must not start then."""
@@ -163,6 +167,27 @@ class DataDir:
             return cls(path, manifest, _lock(path, takeover_s=0))
         except OSError as error:
             raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
+
+    def machine(self) -> str:
+        """The name of this machine, made when there is none yet. Raises `DataDirError`."""
+        path = self.path / MACHINE
+        try:
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+                return str(json.loads(read(path))["machine"])
+            name = secrets.token_hex(8)
+            _write(path, json.dumps({"machine": name}).encode())
+            return name
+        except OSError as error:
+            raise DataDirError(_reason(path, error)) from error
+
+    def place(self) -> str:
+        """Names the running system and the directory in it: another machine has another one, and so has a copy."""
+        found = os.fstat(self.lock_fds[0])
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            boot = secrets.token_hex(16)  # never equal to another one
+        return f"{boot}/{found.st_dev}/{found.st_ino}"
 
     def close(self) -> None:
         _close(self.lock_fds)

@@ -34,8 +34,10 @@ class Readiness:
         url: str,
         data: DataDir,
         takes_over: bool,
+        forwards: bool = False,
     ) -> None:
-        """`takes_over`: a standby takes over without an operator."""
+        """`takes_over`: a standby takes over without an operator. `forwards`: this machine passes requests on to the
+        holders of other shards."""
         self.announced = False
         self.stands_by = False
         """Whether it was reported that another machine holds the shards."""
@@ -49,13 +51,18 @@ class Readiness:
         self._url = url
         self._data = data
         self._takes_over = takes_over
+        self._forwards = forwards
         self._began_ms = now_ms()
         self._logged_at: dict[str, float] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether every shard serves, and a gateway."""
-        return all(shard.state is ChildState.SERVING for shard in self._shards) and self._gateways.serving
+        """Whether every shard serves, here or on a machine that this one reaches, and a gateway."""
+        return all(map(self._serves, self._shards)) and self._gateways.serving
+
+    def _serves(self, child: Child) -> bool:
+        elsewhere = self._forwards and child.phase == "standby" and child.holder_link[1] != ""
+        return child.state is ChildState.SERVING or elsewhere
 
     def progress(self, child: Child, *, always: bool = False) -> None:
         """Report how far the start of a shard is."""
@@ -76,12 +83,16 @@ class Readiness:
     def report(self) -> None:
         """Report what has changed."""
         self._report_standby()
-        down = [child.name for child in (*self._shards, *self._gateways) if child.state is not ChildState.SERVING]
+        down = [child.name for child in (*self._shards, *self._gateways) if not self._serves(child)]
         without = f", without {', '.join(down)}" if down else ""
         if self.announced:
             serving = f"serving {self._url}{without}"
             self._notifier.status(serving if self.ready else "not ready: " + ", ".join(down))
-        elif self.served and self._gateways.complete and all(shard.decided for shard in self._shards):
+        elif (
+            (self.served or self._forwards)
+            and self._gateways.complete
+            and all(shard.decided or self._serves(shard) for shard in self._shards)
+        ):
             # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
             # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self.announced = True
@@ -99,7 +110,7 @@ class Readiness:
             )
 
     def _report_standby(self) -> None:
-        holder = self._shards[0].holder if self._shards[0].phase == "standby" else ""
+        holder = self._shards[0].holder if self._shards[0].phase == "standby" and not self._forwards else ""
         if not holder:
             self.stands_by = False
         elif not self.stands_by:

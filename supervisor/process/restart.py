@@ -7,7 +7,8 @@ instead: it is restarted after a long pause, which doubles too, while the others
 pauses.
 
 A death over a request does not count: the child is restarted after the shortest pause. Its cause is not with the child,
-and the gateway sends no request a third time that was in hand at two deaths (`proto.ipc.suspects`).
+and the gateway sends no request a third time that was in hand at two deaths (`proto.ipc.suspects`). Nor does the end of
+a shard's process that another machine replaces.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Death:
 
     at: float
     uptime_s: float
-    over_a_request: bool = False
-    """The process had requests in hand."""
+    excused: bool = False
+    """The process had requests in hand, or another machine has its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class TooOften:
 def decide(deaths: Sequence[Death], now: float, limit: int) -> Again | TooOften:
     """Decide after the last of `deaths` (in order, at least one): restart after a pause, or `TooOften` if more than
     `limit` of them were within a minute."""
-    if deaths[-1].over_a_request:
+    if deaths[-1].excused:
         return Again(FIRST_DELAY_S)
-    deaths = [death for death in deaths if not death.over_a_request]
+    deaths = [death for death in deaths if not death.excused]
     recent = sum(1 for death in deaths if now - death.at < WINDOW_S)
     if recent > limit:
         return TooOften(f"died {recent} times within {WINDOW_S:.0f} s")

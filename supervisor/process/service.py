@@ -12,7 +12,8 @@
 6  On SIGHUP, open the audit log and read the keys again.
 7  On SIGUSR1, have the shards taken over from the machine that holds them.
 8  On SIGUSR2, replace the gateways one by one (`roll`).
-9  On SIGTERM or SIGINT, drain and stop the gateways, then stop the shards; each step has a deadline.
+9  On SIGRTMIN, have other machines take the shards, then end as on SIGTERM; only if there are other machines.
+10 On SIGTERM or SIGINT, drain and stop the gateways, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from supervisor.process.readiness import Readiness
 from supervisor.process.reload import Reload
 from supervisor.process.roll import Roll
 from supervisor.process.rundir import RuntimeDir
+from supervisor.process.shard_states import states
 from supervisor.process.states import ChildState
 from supervisor.process.watchdog import Watchdog, timeout_s
 
@@ -81,7 +83,7 @@ class Service:
         audit: AuditFile | None = None,
         cluster: Address | None = None,
     ) -> None:
-        self._machines = None if cluster is None else Machines(cluster, self._members_changed)
+        self._machines = None if cluster is None else Machines(cluster, self._tell_all, lambda: self._tell("roster"))
         self._settings = settings
         self._data = data
         self._runtime = runtime
@@ -110,7 +112,7 @@ class Service:
         self._reload = Reload(keys, audit, self._gateways, logger)
         by_itself = settings.replication == "sync"
         self._readiness = Readiness(
-            self._shards, self._gateways, notifier, logger, announce, self._url, data, takes_over=by_itself
+            self._shards, self._gateways, notifier, logger, announce, self._url, data, by_itself, cluster is not None
         )
         self._roll = Roll(
             self._gateways,
@@ -162,10 +164,12 @@ class Service:
         )
         self._children = [*self._shards, *self._gateways]
         self._roster: Child | None = None
-        if self._machines is not None:
-            self._roster = child(ROSTER, stores, "roster", lambda incarnation: Launch(self._start_of_roster))
-            self._roster.heard = self._machines.heard
+        machines = self._machines
+        if machines is not None:
+            launch, vital = Launch(self._start_of_roster), lambda: machines.placement.refused
+            self._roster = child(ROSTER, stores, "roster", lambda incarnation: launch, vital=vital)
             self._children.append(self._roster)
+            machines.join(self._roster, self._shards)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
@@ -194,9 +198,12 @@ class Service:
     def _start_of_roster(self) -> Start:
         return replace(self._start_of_shard(0, 0), role="roster", endpoint="", in_hand_fd=-1)
 
-    def _members_changed(self) -> None:
-        for shard in self._shards:
-            self._news[shard.name].set()
+    def _tell(self, name: str) -> None:
+        self._news[name].set()
+
+    def _tell_all(self) -> None:
+        for child in self._children:
+            self._tell(child.name)
 
     def _start_of_gateway(self) -> Start:
         return Start(
@@ -217,24 +224,8 @@ class Service:
 
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
-        return [
-            ShardState(
-                index=i,
-                phase=c.phase,
-                endpoint=self._endpoints[i],
-                incarnation=c.incarnation,
-                done_bytes=c.done_bytes,
-                total_bytes=c.total_bytes,
-                hangs=c.hangs,
-                holder=c.holder,
-                term=c.term,
-                damage=c.damage,
-                in_hand=c.in_hand,
-                holder_at=c.holder_link[0],
-                holder_key=c.holder_link[1],
-            )
-            for i, c in enumerate(self._shards)
-        ]
+        phase = self._machines.phase if self._machines is not None else lambda index, phase: phase
+        return states(self._shards, self._endpoints, phase)
 
     def askers(self) -> dict[str, int]:
         """The first incarnation of each process that sends requests to shards and may still live, for the shards."""
@@ -275,7 +266,8 @@ class Service:
     async def _obey_signals(
         self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        obeyed = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+        obeyed = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+        obeyed += [signal.SIGRTMIN] if self._machines is not None else []
         with trio.open_signal_receiver(*obeyed) as signals:
             task_status.started()
             await self._obey(signals, forced)
@@ -289,7 +281,12 @@ class Service:
                 self._roll.want()
             elif number == signal.SIGUSR1:
                 self._log.warning("taking_over", reason="an operator asks for it")
-                await self._shards[0].tell(TakeOver())  # the others go with it
+                for shard in self._shards[: 1 if self._machines is None else None]:  # alone, shard 0 has the others go
+                    await shard.tell(TakeOver())
+            elif number == signal.SIGRTMIN and self._machines is not None:
+                self._log.info("leaving", reason="an operator asks for it")
+                self._machines.leave()
+                self._write_status()
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:
@@ -372,15 +369,17 @@ class Service:
             each.close()
         await self._gateways.stop(drain_s)
         self._notifier.busy("closing shards", int(stop_s) + 5)
+        alone = self._machines is None
         async with trio.open_nursery() as nursery:
-            for child in (*self._shards[1:], *filter(None, [self._roster])):
+            for child in (*self._shards[1 if alone else 0 :], *filter(None, [self._roster])):
                 nursery.start_soon(child.stop, stop_s)
-            if self._settings.bucket:
+            if self._settings.bucket and alone:
                 # Another machine takes them when it has shard 0. Before that, all that they have has to be shipped.
                 with trio.move_on_after(OTHERS_FIRST_S):
                     for shard in self._shards[1:]:
                         await shard.gone.wait()
-            nursery.start_soon(self._shards[0].stop, stop_s)
+            if alone:
+                nursery.start_soon(self._shards[0].stop, stop_s)
 
     def _look_at_readiness(self) -> None:
         if not self._ending.is_set():
@@ -394,7 +393,8 @@ class Service:
             if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
                 if self._machines is not None:
-                    await child.tell(self._machines.members)
+                    for message in self._machines.news(child):
+                        await child.tell(message)
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
@@ -404,6 +404,10 @@ class Service:
             self._news[each.name].set()
         if of_gateway:
             self._gateways.changed(child)
+        elif self._machines is not None:
+            self._machines.saw(child)
+            if self._machines.left:
+                self._end(EXIT_OK, "other machines hold all shards")
         key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:
             if of_gateway:
@@ -440,5 +444,6 @@ class Service:
             "data_dir": str(self._data.path),
             "ready": self._readiness.ready,
             "roll": self._roll.told,
+            **({"leaving": self._machines.local.leaving} if self._machines is not None else {}),
             "children": {child.name: child.status() for child in self._children},
         }

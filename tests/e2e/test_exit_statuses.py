@@ -23,14 +23,15 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = (
     {("serve", status) for status in range(4)}
     | {("export", 4), ("read", 4), ("tail", 4), ("doctor", 1)}
-    | {("roll", 0)}
+    | {("roll", 0), ("leave", 0)}
     | {
         ("takeover", 0),
         ("takeover", 1),
     }
 )
 """Statuses that other tests check: those of the service with its ends, gaps in `test_transfer`, `test_cli`, that of
-a roll in `test_gateways`, those of takeovers in `test_roles`, and the last one here."""
+a roll in `test_gateways`, of a machine that leaves in `test_machines`, of takeovers in `test_roles`, and the last one
+here."""
 PROTOCOLS = {"walrus": walrus_client, "rog": rog_client}
 NOWHERE = ["--url", "http://127.0.0.1:1", "--patience", "0"]
 KEY = ["--url", "{url}", "--token", "s3cret"]
@@ -72,6 +73,7 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("replica", 2): ["status"],
     ("takeover", 2): [],
     ("roll", 1): ["--data-dir", "{none}"],
+    ("leave", 1): ["--data-dir", "{none}"],
     ("export", 0): ["here", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 1): ["nobody", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 2): [],
@@ -139,7 +141,7 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("completion", 0): ["bash"],
     ("completion", 2): ["tcsh"],
 }
-WRONG_SETTINGS = ("config", "verify", "salvage", "backup", "roll")
+WRONG_SETTINGS = ("config", "verify", "salvage", "backup", "roll", "leave")
 
 
 def table() -> dict[str, set[int]]:

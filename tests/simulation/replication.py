@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shardd.replication.messages import (
     Answer,
@@ -58,6 +58,7 @@ BLOCK = 6
 
 
 BEGIN = Position()
+A = TypeVar("A")
 
 
 class Entry(NamedTuple):
@@ -112,6 +113,7 @@ class Store:
     def __init__(self, flaws: Flaws) -> None:
         self.flaws = flaws
         self.terms: dict[int, str] = {}
+        self.times_to_live: dict[int, float] = {}
         self.alive: dict[int, int] = {}
         self.parts: dict[int, tuple[Part, list[Entry]]] = {}
         self.manifests: dict[int, tuple[Position, list[Entry]]] = {}
@@ -120,12 +122,13 @@ class Store:
     def look(self, replaced: int) -> Seen:
         term = max(self.terms, default=0)
         alive = self.alive.get
-        return Seen(term, self.terms.get(term, ""), alive(term), self.newest_manifest()[0], alive(replaced))
+        found = Seen(term, self.terms.get(term, ""), alive(term), self.newest_manifest()[0], alive(replaced))
+        return replace(found, time_to_live=self.times_to_live.get(term, 0.0))
 
-    def create_term(self, term: int, nonce: str) -> Result:
+    def create_term(self, term: int, nonce: str, time_to_live: float) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:
             return Result.TAKEN
-        self.terms[term] = nonce
+        self.terms[term], self.times_to_live[term] = nonce, time_to_live
         return Result.DONE
 
     def create_part(self, part: Part, entries: list[Entry]) -> Result:
@@ -167,27 +170,42 @@ class Disk:
         return replace(self, log=self.log.copy())
 
 
-class Machine:
-    """One machine with one directory and at most one process."""
+class Host:
+    """A machine's clock, and what is wrong with it."""
 
-    def __init__(self, world: World, name: str, disk: Disk) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        self.rate = 1 + rng.uniform(-DRIFT, DRIFT)
+        self.offset = rng.uniform(0, 1000)
+        self.stopped_until = 0.0
+        self.cut_until = 0.0
+
+
+class Process:
+    """At most one process at a time, of one kind, on a machine."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.incarnation = 0
+
+
+class Machine(Process):
+    """One shard's directory on a machine, and at most one process."""
+
+    def __init__(self, world: ShardWorld, name: str, disk: Disk, host: Host | None = None) -> None:
+        super().__init__(host or Host(world.rng))
         self.world = world
         self.name = name
         self.disk = disk
-        self.rate = 1 + world.rng.uniform(-DRIFT, DRIFT)
-        self.offset = world.rng.uniform(0, 1000)
+        self.timing = TIMING
         self.replica: Replica | None = None
-        self.incarnation = 0
-        self.stopped_until = 0.0
-        self.cut_until = 0.0
         self.down_until = 0.0
-        self.synced = 0
+        self.synced = len(disk.log)
         self.shipped = 0
         self.next_seq = self.usable_seq = self.ceiling = 0
 
     @property
     def now(self) -> float:
-        return self.offset + self.rate * self.world.now
+        return self.host.offset + self.host.rate * self.world.now
 
     def start(self) -> None:
         self.incarnation += 1
@@ -196,7 +214,7 @@ class Machine:
         self.shipped = 0
         previous = self.disk.held, self.disk.claimed
         self.replica = self.world.flaws.replica(
-            nonce, self.disk.position, TIMING, previous=previous, automatic=self.world.automatic
+            nonce, self.disk.position, self.timing, previous=previous, automatic=self.world.automatic
         )
 
     def stop(self, *, power: bool = False, for_s: float = 0.0) -> None:
@@ -236,7 +254,11 @@ class Machine:
             return
         for _ in range(rng.randrange(3)):
             self.disk.log.append(Entry("fsync", self.world.ident()))
-        if rng.random() < 0.5:
+        self.write_weakly()
+
+    def write_weakly(self) -> None:
+        """Acknowledge a record of class `disk`, or reserve seqs for such."""
+        if self.world.rng.random() < 0.5:
             if self.next_seq <= self.usable_seq:
                 entry = Entry("disk", self.world.ident(), self.next_seq)
                 self.disk.log.append(entry)
@@ -287,7 +309,10 @@ class Machine:
                 if self.world.chance(self.world.weather.manifests):
                     self.make_manifest()
             elif isinstance(each, Ended):
-                self.stop(for_s=self.world.rng.choice((0.1, 8.0)))
+                self.ended(each)
+
+    def ended(self, how: Ended) -> None:
+        self.stop(for_s=self.world.rng.choice((0.1, 8.0)))
 
     def answer(self, request: Request, answer: Answer) -> None:
         if self.replica is not None:
@@ -310,9 +335,9 @@ class Machine:
         self.disk.log, self.disk.position, self.disk.restored = log.copy(), position, True
         self.synced = len(log)
 
-    def make_manifest(self) -> None:
+    def make_manifest(self, made: Callable[[], None] = lambda: None) -> None:
         """A manifest with files as of a shipped frame, and then retention. Both may be late: they are requests as any
-        other."""
+        other. `made` is called when the manifest is known to be there."""
         assert self.replica is not None
         store, position = self.world.store, self.replica.position
         frame_no = position.frame_no if self.world.chance(0.5) else self.world.rng.randint(0, position.frame_no)
@@ -324,6 +349,8 @@ class Machine:
         self.disk.position = position
 
         def remove(answer: Answer) -> None:
+            if answer in (Result.DONE, Result.TAKEN):
+                made()
             numbers = [number for number in store.parts if number < first] if answer is Result.DONE else []
             for some in (numbers[::2], numbers[1::2]):
                 self.world.request(self, partial(store.remove, some), lambda _: None)
@@ -334,18 +361,41 @@ class Machine:
             self.world.request(self, lambda: store.create_manifest(begin, log), remove)
 
 
-class World:
-    def __init__(self, seed: int, flaws: Flaws = NO_FLAWS) -> None:
-        self.rng = random.Random(seed)
+class Timeline:
+    """What is to happen, in its order."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (time, self._count, call))
+
+    def pass_time(self, until: float, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Let everything happen that is to happen until then. Returns whether it was `enough` before."""
+        while self._events and self._events[0][0] < until:
+            self.now, _, call = heapq.heappop(self._events)
+            call()
+            if enough():
+                return True
+        return False
+
+
+class ShardWorld:
+    """One shard's objects, the network to them, and what must be true of the machines that have the shard."""
+
+    def __init__(self, rng: random.Random, weather: Weather, time: Timeline, flaws: Flaws) -> None:
+        self.rng = rng
         self.flaws = flaws
-        self.weather = Weather.of(self.rng)
-        self.automatic = self.chance(0.8)
+        self.weather = weather
+        self.time = time
+        self.automatic = True
         """Whether machines take over by themselves. Else only an operator's word makes them."""
         self.store = Store(flaws)
-        self.now = 0.0
         self.settled = False
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
-        self.count = self.idents = 0
+        self.idents = 0
         self.fetched: dict[Part, list[Entry]] = {}
         self.acked: dict[int, int] = {}
         """Frame number → record."""
@@ -358,7 +408,7 @@ class World:
         self.holds = 0
         self.copied = False
         """Whether two machines had the same directory."""
-        self.machines = [Machine(self, name, Disk()) for name in "abc"[: self.rng.choice((2, 3))]]
+        self.machines: Sequence[Machine] = []
 
     # Chance and time
 
@@ -369,44 +419,47 @@ class World:
         self.idents += 1
         return self.idents
 
+    @property
+    def now(self) -> float:
+        return self.time.now
+
     def at(self, time: float, call: Callable[[], None]) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (time, self.count, call))
+        self.time.at(time, call)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         self.at(self.now + seconds, call)
 
-    def on(self, machine: Machine, call: Callable[[], None]) -> None:
-        """Run a call on a machine, when it is not stopped."""
-        if machine.stopped_until > self.now:
-            self.at(machine.stopped_until + self.rng.random() * 0.01, lambda: self.on(machine, call))
+    def on(self, process: Process, call: Callable[[], None]) -> None:
+        """Run a call in a process, when its machine is not stopped."""
+        if process.host.stopped_until > self.now:
+            self.at(process.host.stopped_until + self.rng.random() * 0.01, lambda: self.on(process, call))
         else:
             call()
 
     # The network
 
-    def request(self, machine: Machine, execute: Callable[[], Answer], answered: Callable[[Answer], None]) -> None:
+    def request(self, process: Process, execute: Callable[[], A], answered: Callable[[A | Result], None]) -> None:
         """One request to the store; `answered` may be called more than once, as an answer may be repeated."""
-        rng, weather = self.rng, self.weather
-        incarnation = machine.incarnation
+        rng, weather, host = self.rng, self.weather, process.host
+        incarnation = process.incarnation
         there, back = rng.uniform(0.003, 0.05), rng.uniform(0.003, 0.05)
         sent = got = True
         refused = executed = False
         if not self.settled:
-            if machine.cut_until > self.now or self.chance(weather.lost):
+            if host.cut_until > self.now or self.chance(weather.lost):
                 sent = False
             elif self.chance(weather.late):
                 there = rng.choice((rng.uniform(0.4, 2), rng.uniform(2, 20)))
             if self.chance(weather.refused):
                 refused, executed = True, self.chance(0.3)  # 409 or 5xx: nothing is said about what was done
-            got = machine.cut_until <= self.now + there and not self.chance(weather.lost)
+            got = host.cut_until <= self.now + there and not self.chance(weather.lost)
 
-        def deliver(answer: Answer) -> None:
-            if machine.incarnation == incarnation:
-                self.on(machine, lambda: answered(answer) if machine.incarnation == incarnation else None)
+        def deliver(answer: A | Result) -> None:
+            if process.incarnation == incarnation:
+                self.on(process, lambda: answered(answer) if process.incarnation == incarnation else None)
 
         def arrive() -> None:
-            answer: Answer = Result.UNKNOWN
+            answer: A | Result = Result.UNKNOWN
             if not refused or executed:
                 answer = execute()
             if got:
@@ -443,7 +496,7 @@ class World:
                 case Look(replaced):
                     return self.store.look(replaced)
                 case CreateTerm(term):
-                    return self.store.create_term(term, nonce)
+                    return self.store.create_term(term, nonce, machine.timing.time_to_live)
                 case Renew(term, counter):
                     self.store.alive[term] = counter
                     return Result.DONE
@@ -501,7 +554,15 @@ class World:
         if machine.replica.term < self.newest and self.now - self.newest_since > longest:
             raise Violation(f"silence: {machine.name} reads {self.now - self.newest_since:.1f} s after its term")
 
-    # The run
+
+class World(ShardWorld):
+    """The machines of one shard, and what happens to them."""
+
+    def __init__(self, seed: int, flaws: Flaws = NO_FLAWS) -> None:
+        rng = random.Random(seed)
+        super().__init__(rng, Weather.of(rng), Timeline(), flaws)
+        self.automatic = self.chance(0.8)
+        self.machines: list[Machine] = [Machine(self, name, Disk()) for name in "abc"[: rng.choice((2, 3))]]
 
     def misfortune(self) -> None:
         rng = self.rng
@@ -512,9 +573,9 @@ class World:
             case 2:
                 machine.stop(power=True, for_s=rng.choice((0.5, 6.0)))
             case 3 | 4:
-                machine.stopped_until = self.now + rng.choice((0.5, 3.0, 5.0, 15.0))
+                machine.host.stopped_until = self.now + rng.choice((0.5, 3.0, 5.0, 15.0))
             case 5 | 6:
-                machine.cut_until = self.now + rng.choice((0.7, 3.0, 6.0, 15.0))
+                machine.host.cut_until = self.now + rng.choice((0.7, 3.0, 6.0, 15.0))
             case 7:
                 if machine.replica is not None:
                     machine.replica.drain()
@@ -566,13 +627,7 @@ class World:
             self.at(self.rng.random(), partial(self.turns, machine))
 
     def pass_time(self, until: float, enough: Callable[[], bool] = lambda: False) -> bool:
-        """Let everything happen that is to happen until then. Returns whether it was `enough` before."""
-        while self.events and self.events[0][0] < until:
-            self.now, _, call = heapq.heappop(self.events)
-            call()
-            if enough():
-                return True
-        return False
+        return self.time.pass_time(until, enough)
 
     def run(self) -> None:
         self.begin()

@@ -51,7 +51,10 @@ class Machine:
         replication: Replication = Replication.SYNC,
         ttl_ms: int = 0,
         encrypt: bool | None = None,
+        rank: float | None = None,
     ) -> None:
+        """`rank`: as a roster gives it; None if there is none."""
+        self.rank = rank
         self.store = store
         self.path = directory / name / f"shard-{index:02d}"
         self.path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +79,8 @@ class Machine:
             self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings, *heard
         )
         limits = Limits(**SMALL)
-        self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
+        place = "" if self.rank is None else self.name
+        self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits, place)
         service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2], self.settings.encrypt)
 
         def check() -> None:
@@ -88,7 +92,8 @@ class Machine:
             self.local,
             TIMING,
             check,
-            leads=self.index == 0,
+            leads=self.index == 0 or self.rank is not None,
+            rank=self.rank or 0,
             replication=self.replication,
             now=self.time,
         )
@@ -162,8 +167,10 @@ class Pair:
         replication: Replication = Replication.SYNC,
         ttl_ms: int = 0,
         encrypt: bool | None = None,
+        rank: float | None = None,
     ) -> Machine:
-        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication, ttl_ms, encrypt)
+        more = self.time, index, replication, ttl_ms, encrypt, rank
+        return Machine(self.nursery, self.store, self.directory, name, *more)
 
     def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
         """Term and kind of each part."""

@@ -36,7 +36,7 @@ def takeover(
             "TOPICS_RUNTIME_DIR, TOPICS_BUCKET), as its user",
             Status.USAGE,
         )
-    if found is not None and found.get("ready"):
+    if found is not None and _holds(found):
         tell("this machine holds the shards already")
         return
     descriptor = None if found is None else rundir.process(found)
@@ -50,7 +50,7 @@ def takeover(
         found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
         if found is None:
             continue  # it starts again
-        if found.get("ready"):
+        if _holds(found):
             tell("this machine holds the shards now")
             return
         holder = _holder(found)
@@ -60,6 +60,12 @@ def takeover(
             raise typer.Exit(Status.FAILED)
     complain(f"not taken over within {within:g} s; `topics status` and the service's log tell why")
     raise typer.Exit(Status.FAILED)
+
+
+def _holds(found: dict[str, Any]) -> bool:
+    """Whether all shards are this machine's: with other machines, it may be ready without."""
+    shards = [child for name, child in found.get("children", {}).items() if name.startswith("shard-")]
+    return bool(found.get("ready")) and all(child.get("phase", "ready") == "ready" for child in shards)
 
 
 def _holder(found: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from proto.ipc.message import Reply
-from proto.model.errors import ErrorCode, TopicsError
+from proto.model.errors import ErrorCode, TopicsError, moving
 from tests.support.asked import said
 from tests.support.harness import Harness
 
@@ -542,3 +542,43 @@ class TestListAndDelete:
 def test_what_is_no_json_behind_an_unknown_field_is_refused_like_any() -> None:
     with pytest.raises(TopicsError, match="not JSON"):
         Harness().call("append", "a", b'{"records":[{"data":1}],"unknown":1,"x"')
+
+
+class TestMove:
+    def test_a_shard_that_moves_refuses_and_ends_what_is_parked(self, shard: Harness) -> None:
+        shard.call("configure", "log", {})
+        shard.call("configure", "jobs", {"type": "queue"})
+        shard.append("log", 1)
+        parked = [
+            shard.send("diff", "log", {"from_seq": 1, "wait_ms": 20_000}),
+            shard.send("claim", "jobs", {"node": "w", "max": 1, "wait_ms": 20_000}),
+        ]
+        assert all(map(shard.parked, parked))
+        shard.shard.move(moving(0))
+        for ident in parked:
+            reply = shard.replies[ident]
+            assert isinstance(reply, Reply)
+            assert reply.error is not None
+            assert reply.error.detail == {"shard": 0, "reason": "moving", "outcome": "not_done"}
+        assert refused_now(shard, "append", "log", {"records": [{"data": 2}]})
+        assert refused_now(shard, "configure", "new", {})
+        shard.shard.move(None)
+        shard.append("log", 3)
+        assert [each["data"] for each in shard.everything("log")] == [1, 3]
+
+    def test_what_was_staged_before_is_answered(self, shard: Harness) -> None:
+        shard.call("configure", "log", {"durability": "fsync"})
+        shard.shard.commits.sync_now()
+        ident = shard.send("append", "log", {"records": [{"data": 1}]})
+        shard.shard.move(moving(0))
+        shard.settle()
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert reply.error is None
+        shard.shard.move(None)
+        assert [each["data"] for each in shard.everything("log")] == [1]
+
+
+def refused_now(shard: Harness, op: str, topic: str, body: object) -> bool:
+    error = shard.reply(op, topic, body).error
+    return error is not None and error.detail is not None and error.detail["reason"] == "moving"

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
-from proto.ipc.control import Askers, Cluster, Control, Failed, Members, Ping, Pong, Ready, Start, Stop
+from proto.ipc.control import (
+    Askers,
+    Cluster,
+    Control,
+    Failed,
+    Local,
+    Members,
+    Ping,
+    Placement,
+    Pong,
+    Ready,
+    Shards,
+    ShardState,
+    Start,
+    Step,
+    StepDone,
+    Stop,
+)
 from proto.ipc.control_link import ControlLink
 from proto.model.limits import Limits
 from shardd.process import roster
-from shardd.replication.attach import FORMAT, Service
-from shardd.replication.members import Member
+from shardd.replication.attach import FORMAT, Service, Term
+from shardd.replication.names import ShardNames
+from shardd.roster.members import Member
 
 CREATED_MS = 77
+SHARDS = 2
 
 
 class Scene:
@@ -41,6 +64,28 @@ class Scene:
         found = (self.bucket / "members").glob("*")
         return [msgspec.json.decode(each.read_bytes(), type=Member) for each in found if each.suffix == ""]
 
+    def other(self, beat: int, **fields: Any) -> None:
+        """Write the object of another machine."""
+        made = Member("two", "mTwo", place="there", beat=beat, at_ms=time.time_ns() // 1_000_000, ttl_ms=1000, **fields)
+        self.put("members/two", made)
+
+    def put(self, name: str, content: Any) -> None:
+        path = self.bucket / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name("temporary").write_bytes(msgspec.json.encode(content))
+        path.with_name("temporary").replace(path)
+
+    def term(self, shard: int, term: int, member: str) -> None:
+        self.put(ShardNames(shard).term(term), Term(term, f"{term:032d}", "host", 0, member=member))
+
+    async def decides(self, expected: Callable[[Placement], object]) -> Placement:
+        """The first placement of which that is true. Another machine is seen to live meanwhile."""
+        while True:
+            found = await self.receive(Placement)
+            assert isinstance(found, Placement)
+            if expected(found):
+                return found
+
 
 @asynccontextmanager
 async def running(path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str = "") -> AsyncIterator[Scene]:
@@ -56,7 +101,8 @@ async def running(path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str = "")
         data_dir=str(path / "data"),
         created_ms=CREATED_MS,
         address="http://one",
-        cluster=Cluster("mOne", "public", "secret", "0.0.0.0:4100", "tcp://one"),
+        shards=SHARDS,
+        cluster=Cluster("mOne", "public", "secret", "0.0.0.0:4100", "tcp://one", member="one", place="here"),
     )
 
     async def run() -> None:
@@ -100,3 +146,84 @@ async def test_a_bucket_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch
         assert isinstance(failed, Failed)
         assert "TOPICS_BUCKET=nonsense://x" in failed.message
     assert there.statuses == [3]
+
+
+async def test_a_machine_that_is_alone_claims_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        assert (await there.receive(Placement)) == Placement([math.inf] * 2), "the others do not see it yet"
+        await there.decides(lambda found: found == Placement([0, 0]))
+        await there.link.send(Stop())
+
+
+@asynccontextmanager
+async def holding_two(there: Scene) -> AsyncIterator[list[ShardState]]:
+    """This machine holds both shards, and another one that lives has caught up with them."""
+
+    async def other_lives() -> None:
+        beat = 0
+        while True:
+            there.other(beat := beat + 1, lags={0: 0.1, 1: 0.1})
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other_lives)
+        for shard in range(SHARDS):
+            there.term(shard, 5, "one")
+        await there.link.send(Shards([ShardState(shard, "ready", term=5) for shard in range(SHARDS)]))
+        yield [ShardState(shard, "ready", term=5) for shard in range(SHARDS)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_is_given_away_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        async with holding_two(there):
+            step = (await there.decides(lambda found: found.step)).step
+            assert step is not None
+            shard = step.shard
+            assert step == Step(shard, 5, 1, "saving")
+            assert (there.bucket / "moves" / f"{1:020d}").exists()
+            await there.link.send(Local({}, StepDone(9, "saved")))  # of another move
+            await there.link.send(Local({}, StepDone(1, "saved")))
+            assert (await there.decides(lambda found: found.step != step)).step == Step(shard, 5, 1, "refusing")
+            await there.link.send(Local({}, StepDone(1, "shipped")))
+            ending = await there.decides(lambda found: found.step and found.step.state == "ending")
+            assert ending.ranks[shard] == 1, "the target is before this machine"
+            await there.link.send(Local({}, StepDone(1, "ended")))
+            assert (await there.decides(lambda found: found.step is None)).ranks[shard] == 1
+        await there.link.send(Stop())
+
+
+async def test_a_shard_that_dies_ends_its_hand_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        async with holding_two(there) as states:
+            await there.decides(lambda found: found.step)
+            await there.link.send(Shards([replace(state, phase="down") for state in states]))
+            await there.decides(lambda found: found.step is None)
+        await there.link.send(Stop())
+
+
+async def test_a_machine_that_leaves_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        await there.decides(lambda found: found.ranks == [0, 0])
+        await there.link.send(Local({}, None, leaving=True))
+        await there.decides(lambda found: found.ranks == [math.inf, math.inf])
+        assert [each.leaving for each in there.members()] == [True]
+        await there.link.send(Stop())
+
+
+async def test_a_copy_of_a_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        there.put("members/one", Member("one", "a", place="elsewhere", beat=1, ttl_ms=1000))
+        # The roster may have been admitted before: it is refused then, since the nonce of the other one is smaller.
+        beat = 1
+        with trio.fail_after(60):
+            while True:
+                beat += 1
+                there.put("members/one", Member("one", "a", place="elsewhere", beat=beat, ttl_ms=1000))
+                with trio.move_on_after(0.2):
+                    failed = await there.receive(Failed)
+                    break
+        assert isinstance(failed, Failed)
+        assert "copy of this data directory" in failed.message
+    assert there.statuses == [3]
+    assert [each.nonce for each in there.members()] == ["a"]

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from proto.ipc.message import Message, Parked, Reply, Status
-from proto.model.errors import ErrorCode
+from proto.model.errors import ErrorCode, moving
 from shardd.process.server import _send_if, _status_if, _to_the_end, in_slices
 
 
@@ -29,6 +29,9 @@ def test_a_machine_that_may_not_answer_refuses_in_place_of_each_reply() -> None:
     assert refusal.error.code is ErrorCode.NOT_READY
     assert refusal.error.detail == {"reason": "term_not_renewed", "outcome": "unknown"}
     assert sent[2] == (parked, b"g0.1"), "it promises nothing"
+    moved = Reply(9, error=moving(3))
+    send(moved, b"g0.1")
+    assert sent[3] == (moved, b"g0.1"), "it was not done, whichever machine holds the shard"
 
 
 def test_the_status_says_whether_the_machine_may_answer() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from shardd.replication import members
-from shardd.replication.members import MACHINE, Member, keys, machine_of, publish, read_all, withdraw
+from shardd.replication.members import Member, create_move, keys, moves_from, publish, read_all, withdraw
 from shardd.replication.store import StoreError, Unreachable
-from shardd.storage.disk import RealDisk
+from shardd.roster.moves import Move, Moves
 from tests.support.bucket import MemoryStore
 
 
@@ -90,11 +90,25 @@ def test_a_machine_withdraws_its_own_member_only() -> None:
     assert not store.objects
 
 
-def test_a_machine_keeps_its_name(tmp_path: Path) -> None:
-    disk = RealDisk()
-    name = machine_of(disk, tmp_path)
-    assert machine_of(disk, tmp_path) == name
-    (tmp_path / "other").mkdir()
-    assert machine_of(disk, tmp_path / "other") != name
-    (tmp_path / MACHINE).write_bytes(b"{torn")
-    assert machine_of(disk, tmp_path) != name
+MOVE = Move(1, 3, 7, "a", "ma", "b")
+
+
+def test_an_entry_of_a_move_is_created_once_and_read_from_its_number_on() -> None:
+    store = MemoryStore()
+    create_move(store, MOVE)
+    create_move(store, replace(MOVE, target="c"))
+    create_move(store, replace(MOVE, number=2))
+    assert moves_from(store, 0, 4) == moves_from(store, 1, 4) == [MOVE, replace(MOVE, number=2)]
+    assert moves_from(store, 2, 4) == [replace(MOVE, number=2)]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b'{"number":1}', b"[" * 10_000])
+def test_a_damaged_entry_takes_its_number_and_moves_nothing(data: bytes) -> None:
+    store = MemoryStore()
+    create_move(store, MOVE)
+    for strange in (data, msgspec.json.encode(replace(MOVE, shard=4)), msgspec.json.encode(replace(MOVE, number=2))):
+        store.objects["moves/00000000000000000001"] = strange
+        (found,) = moves_from(store, 0, 4)
+        moves = Moves(void=60)
+        moves.looked([found], 0, 0)
+        assert (moves.next_number, moves.pending(lambda shard: 0)) == (2, None)

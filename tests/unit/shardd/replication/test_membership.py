@@ -14,10 +14,13 @@ from shardd.replication.members import Member, publish
 from shardd.replication.membership import Membership
 from shardd.replication.names import SERVICE
 from shardd.replication.store import StoreError, Unreachable
+from shardd.roster.members import RosterTiming
+from shardd.roster.roster import Roster
 from tests.support.bucket import MemoryStore
 from tests.unit.shardd.replication.test_members import member
 
 CREATED_MS = 77
+SHARDS = 2
 
 
 def bucket(created_ms: int = CREATED_MS) -> MemoryStore:
@@ -43,10 +46,11 @@ class Heard:
 
 
 @asynccontextmanager
-async def running(store: MemoryStore, name: str = "a") -> AsyncIterator[tuple[Membership, Heard]]:
+async def running(store: MemoryStore, name: str = "a", ttl_s: float = 0.3) -> AsyncIterator[tuple[Membership, Heard]]:
     heard = Heard()
-    times = iter(range(1, 1 << 30))
-    made = Membership(store, member(name), CREATED_MS, 0.01, lambda: next(times), heard)
+    own = member(name)
+    roster = Roster(own.machine, own.nonce, f"place of {name}", SHARDS, RosterTiming(ttl_s))
+    made = Membership(store, own, roster, CREATED_MS, ttl_s, heard, trio.lowlevel.checkpoint)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         yield made, heard
@@ -66,7 +70,7 @@ def written(store: MemoryStore, name: str) -> Member:
 async def test_a_machine_writes_itself_again_and_again_and_hears_of_others() -> None:
     store = bucket()
     async with running(store) as (_, heard):
-        await until(lambda: "members/a" in store.objects and written(store, "a").at_ms > 2)
+        await until(lambda: "members/a" in store.objects and written(store, "a").beat > 2)
         publish(store, member("b"))
         await heard.until("a", "b")
         store.delete("members/b")
@@ -78,8 +82,9 @@ async def test_a_change_of_clocks_is_no_news() -> None:
     async with running(store) as (_, heard):
         await heard.until("a")
         before = len(heard.news)
-        first = written(store, "a").at_ms
-        await until(lambda: written(store, "a").at_ms > first + 5)
+        first = written(store, "a")
+        await until(lambda: written(store, "a").beat > first.beat + 3)
+        assert written(store, "a").at_ms > first.at_ms
         assert len(heard.news) == before
         publish(store, member("b", "m1"))
         await heard.until("a", "b")

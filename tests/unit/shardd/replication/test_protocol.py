@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import pytest
@@ -56,6 +57,9 @@ class Bench:
 
     def open_parts(self) -> list[Request]:
         return [each for each in self.open if isinstance(each, CreatePart)]
+
+    def open_reads(self) -> list[Request]:
+        return [each for each in self.open if isinstance(each, ReadPart)]
 
     def answer(self, kind: type[Request], answer: Answer) -> None:
         request = self.asked(kind)
@@ -434,6 +438,16 @@ def test_a_standby_that_misses_frames_between_two_parts_is_restored(bench: Bench
     assert bench.asked(Apply).part == frames(2, 9, 12)
 
 
+def test_a_fence_of_a_later_term_than_was_seen_is_looked_for_at_once(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    bench.answer(ReadPart, Part(1, Kind.FENCE, 4, "other", 1, 0))
+    assert bench.open_reads(), "its term is known"
+    bench.answer(ReadPart, Part(2, Kind.FENCE, 5, "another", 1, 0))
+    bench.see(5, "another", 1)
+    assert bench.open_reads()
+    assert bench.replica.waits_for_another
+
+
 def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
     bench.see(4, "other", 17)
     bench.answer(ReadPart, frames(1, 1, 8, term=4))
@@ -550,3 +564,90 @@ def test_what_the_local_shard_is_doing_is_waited_for(bench: Bench) -> None:
     assert not [each for each in bench.open if isinstance(each, ReadPart)]
     bench.answer(Apply, Result.DONE)
     assert bench.replica.position == Position(1, 8)
+
+
+# Several machines: which one claims
+
+
+def watched(bench: Bench, seconds: float, seen: Seen) -> None:
+    """Let time pass in thirds of the time to live, with a look after each that shows `seen`."""
+    for _ in range(round(seconds / TIMING.renewal)):
+        bench.wait(TIMING.renewal)
+        if bench.open_reads():
+            bench.answer(ReadPart, Result.ABSENT)
+        bench.answer(Look, seen)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_waits_for_a_third_of_the_time_to_live_more(bench: Bench, rank: int) -> None:
+    bench.replica.rank = rank
+    silent = Seen(4, "other", 17, BEGIN)
+    bench.answer(Look, silent)
+    watched(bench, TIMING.time_to_live + rank * TIMING.renewal - TIMING.renewal, silent)
+    assert bench.replica.state is ReplicaState.STANDBY
+    watched(bench, TIMING.renewal, silent)
+    assert bench.asked(CreateTerm).term == 5
+
+
+@pytest.mark.parametrize("seen", [Seen(0, "", None, BEGIN), Seen(4, "other", 17, BEGIN)])
+def test_an_unranked_machine_never_claims(bench: Bench, seen: Seen) -> None:
+    bench.replica.rank = math.inf
+    bench.answer(Look, seen)
+    watched(bench, 20 * TIMING.time_to_live, seen)
+    assert bench.replica.state is ReplicaState.STANDBY
+    bench.replica.rank = 0
+    watched(bench, TIMING.renewal, seen)
+    assert bench.replica.state is ReplicaState.CLAIMING
+
+
+def test_an_end_is_claimed_by_rank_too(bench: Bench) -> None:
+    bench.replica.rank = 1
+    seen = Seen(4, "other", 17, BEGIN)
+    bench.answer(Look, seen)
+    bench.answer(ReadPart, Part(1, Kind.END, 4, "other", 1, 0))
+    bench.answer(Look, seen)
+    assert bench.replica.state is ReplicaState.STANDBY
+    watched(bench, TIMING.renewal, seen)
+    assert bench.asked(CreateTerm).term == 5
+
+
+def test_a_term_that_is_over_after_another_one_that_was_is_waited_for_from_its_own_end(bench: Bench) -> None:
+    bench.replica.rank = 2
+    bench.answer(Look, Seen(0, "", None, BEGIN))
+    watched(bench, TIMING.renewal, Seen(0, "", None, BEGIN))
+    watched(bench, TIMING.renewal, Seen(1, "other", 1, BEGIN))
+    assert bench.replica.state is ReplicaState.STANDBY, "a third of the time to live before it would have claimed"
+
+
+@pytest.mark.parametrize("rank", [1, math.inf])
+def test_a_restart_takes_its_own_term_over_at_once_whatever_its_rank(rank: float) -> None:
+    bench = Bench(previous="before")
+    bench.replica.rank = rank
+    bench.see(4, "before", 17)
+    assert bench.asked(CreateTerm).term == 5
+
+
+@pytest.mark.parametrize(("own", "of_term", "waits"), [(9.0, 18.0, 18.0), (9.0, 3.0, 9.0), (9.0, 0.0, 9.0)])
+def test_the_longer_time_to_live_counts(bench: Bench, own: float, of_term: float, waits: float) -> None:
+    """The holder's, or this machine's: a holder that renews as seldom as its own allows lives."""
+    assert TIMING.time_to_live == own
+    silent = Seen(4, "other", 17, BEGIN, time_to_live=of_term)
+    bench.answer(Look, silent)
+    watched(bench, waits - TIMING.renewal, silent)
+    assert bench.replica.state is ReplicaState.STANDBY
+    watched(bench, TIMING.renewal, silent)
+    assert bench.asked(CreateTerm).term == 5
+
+
+def test_the_silence_of_a_holder_is_by_its_own_time_to_live_if_that_is_longer(bench: Bench) -> None:
+    bench.replica.take_over()
+    bench.answer(Look, Seen(4, "other", 17, BEGIN, time_to_live=18.0))
+    bench.answer(CreateTerm, Result.DONE)
+    bench.answer(Look, Seen(5, "me", None, BEGIN, 18))
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.wait(TIMING.handover)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert not bench.open_parts(), "it may still answer"
+    bench.wait(TIMING.handover)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part.kind is Kind.FENCE

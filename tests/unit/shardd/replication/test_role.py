@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -432,4 +433,70 @@ async def test_a_shard_does_not_follow_one_that_was_opened_without_a_term(tmp_pa
         assert not two.role.held.is_set()
         two.role.follow([ShardState(0, "ready", term=2), ShardState(1)])
         await two.open()
+        nursery.cancel_scope.cancel()
+
+
+# With a roster
+
+
+async def test_each_shard_is_claimed_by_its_rank_and_follows_no_other_one(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one, two = (pair.machine(name, index=1, rank=math.inf) for name in ("one", "two"))
+        await pair.until(lambda: one.role.replica and two.role.replica)
+        elsewhere = ShardState(0, "standby", holder="http://other")
+        for each in (one, two):
+            each.role.follow([elsewhere, ShardState(1)])
+        await pair.silence()
+        assert not pair.kinds(ShardNames(1)), "no machine has a rank"
+        one.role.ranked(1)
+        two.role.ranked(0)
+        pair.time.now += 0.1
+        await pair.until(two.role.held.is_set)
+        assert not one.role.held.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_restart_takes_its_own_term_over_without_a_rank(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        one.stop()
+        one.rank = math.inf
+        one.start()
+        await one.open()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_has_ended_its_term_does_not_claim_before_another_one(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        await one.write("a", 1)
+        await one.shipper.drain()
+        one.stop()
+        one.rank = math.inf
+        one.start()
+        await pair.until(lambda: one.role.replica and one.role.replica.seen)
+        await pair.silence()
+        assert not one.role.held.is_set()
+        two = pair.machine("two", rank=0)
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        await pair.until(lambda: one.role.holder)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_that_is_followed_says_by_how_much_it_is_behind(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        two = pair.machine("two", rank=1)
+        assert two.role.lag_s == math.inf
+        await pair.until(lambda: two.role.lag_s < 1)
+        pair.time.now += 3
+        await pair.until(lambda: two.role.lag_s < 1)
         nursery.cancel_scope.cancel()

@@ -165,6 +165,41 @@ async def test_the_bucket_has_the_checkpoint_of_earlier_data_before_the_shard_se
         nursery.cancel_scope.cancel()
 
 
+async def test_the_next_checkpoint_is_copied_if_it_is_wanted_and_not_due(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with trio.open_nursery() as nursery:
+        machine = Machine(nursery, store, tmp_path, "one", Time())
+        harness, holder = await begun(machine)
+        harness.shard.follower.copy = holder
+        nursery.start_soon(holder.run)
+
+        def copied() -> int:
+            return len(manifests.numbers(store, ShardNames(0)))
+
+        async def checkpoint(number: int) -> None:
+            harness.append("a", number)
+            harness.shard.commits.sync_now()
+            holder.synced()
+            harness.shard.checkpoint_now()
+            with trio.fail_after(60):
+                await holder.shipper.caught_up()
+
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(holder.save)
+            await trio.testing.wait_all_tasks_blocked()
+            await checkpoint(1)
+        assert copied() == 1
+        await checkpoint(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert copied() == 1, "the next one is not wanted"
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(holder.save)
+            await trio.testing.wait_all_tasks_blocked()
+            await checkpoint(3)
+        assert copied() == 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_standby_that_takes_over_makes_no_manifest_with_fewer_frames(tmp_path: Path) -> None:
     store = MemoryStore()
     async with trio.open_nursery() as nursery:

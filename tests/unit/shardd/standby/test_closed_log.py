@@ -218,6 +218,39 @@ def test_a_mark_of_a_later_release_is_refused_and_nothing_is_taken_for_whole(hol
         Files(holder.store, tmp_path)
 
 
+def test_a_nonce_counts_at_the_place_where_its_process_ran_and_until_its_term_has_ended(tmp_path: Path) -> None:
+    def opened(place: str) -> ClosedLog:
+        found = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0, "00" * 16, "", "", int), 0, Limits(), place)
+        found.open()
+        return found
+
+    one = opened("here")
+    one.claim("n1", skips=False)
+    assert one.previous == (), "this process's own is not an earlier one's"
+    one.hold(Position(1, 5), "n1")
+    assert set(opened("here").previous) == {"n1"}
+    assert set(opened("").previous) == {"n1"}, "one machine alone has one place"
+    moved = opened("there")
+    assert moved.previous == ()
+    assert set(opened("here").previous) == {"n1"}, "it has written nothing"
+    moved.claim("n2", skips=False)
+    assert opened("there").previous == ("n2",)
+    assert opened("here").previous == ()
+    moved.hold(Position(2, 5), "n2")
+    moved.ended()
+    assert opened("there").previous == ()
+
+
+def test_without_other_machines_a_mark_is_as_earlier_releases_know_it(tmp_path: Path) -> None:
+    closed = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0, "00" * 16, "", "", int), 0, Limits())
+    closed.open()
+    closed.hold(Position(1, 5), "n1")
+    closed.ended()
+    found = json.loads((tmp_path / "bucket.json").read_text())
+    assert "place" not in found
+    assert found["nonce"] == "n1"
+
+
 async def test_a_machine_that_retention_has_passed_takes_over_from_a_manifest(holder: Shipped, tmp_path: Path) -> None:
     written(holder, 30)
     holder.shard.checkpoint_now()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from proto.ipc.control import Members, Ping
+from proto.ipc.control import Control, Followed, Local, Members, Orders, Ping, Placement, Step, StepDone
 from supervisor.config.settings import Settings
 from supervisor.process.cluster import Address, Machines, address
 from supervisor.process.listener import ListenError
+from supervisor.process.states import ChildState
 
 BUCKET = {"bucket": "file:///bucket", "replication": "sync"}
 
@@ -65,9 +68,96 @@ def test_what_cannot_be_listened_on_is_refused(settings: Settings, said: str) ->
     assert "TOPICS_CLUSTER_LISTEN" in str(raised.value)
 
 
+class FakeChild:
+    """What `Machines` looks at of a child."""
+
+    def __init__(self, state: ChildState = ChildState.SERVING, phase: str = "ready", holder: str = "") -> None:
+        self.state, self.phase, self.holder = state, phase, holder
+        self.heard: Any = None
+
+
+class Scene:
+    """Machines, the roster and two shards."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        at = Address("127.0.0.1", 4100, "tcp://one", "id", "place")
+        changed, reported = lambda: self.told.append("shards"), lambda: self.told.append("roster")
+        self.machines: Any = Machines(at, changed, reported)
+        self.roster, self.shards = FakeChild(), [FakeChild(), FakeChild()]
+        self.machines.join(self.roster, self.shards)
+
+    def news(self, child: FakeChild) -> list[Control]:
+        found: list[Control] = self.machines.news(child)
+        return found
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+STEP = Step(1, 7, 3, "saving")
+
+
+def test_a_shard_is_to_claim_nothing_before_the_roster_has_said_so(scene: Scene) -> None:
+    assert scene.machines.of_shard(1).rank == inf
+    assert scene.news(scene.shards[1]) == [Members({}), Orders(inf)]
+    scene.roster.heard(Placement([0, 2], STEP))
+    assert scene.told == ["shards"]
+    assert [scene.news(shard)[1] for shard in scene.shards] == [Orders(0), Orders(2, STEP)]
+    assert (scene.machines.of_shard(1).rank, scene.machines.of_shard(1).member) == (2, "id")
+
+
+def test_when_the_roster_dies_ranks_stay_and_what_is_given_away_is_kept(scene: Scene) -> None:
+    scene.roster.heard(Placement([0, 2], STEP))
+    scene.machines.saw(scene.roster)
+    assert scene.machines.placement.step == STEP
+    scene.roster.state = ChildState.WAITING
+    scene.machines.saw(scene.roster)
+    assert scene.news(scene.shards[1])[1] == Orders(2)
+    assert scene.told == ["shards"] * 2
+    scene.machines.saw(scene.roster)
+    assert scene.told == ["shards"] * 2
+
+
+def test_a_shard_whose_term_is_being_ended_takes_no_more_requests(scene: Scene) -> None:
+    assert scene.machines.phase(1, "ready") == "ready"
+    scene.roster.heard(Placement([0, 0], replace(STEP, state="refusing")))
+    assert scene.machines.phase(1, "ready") == "ready", "it refuses them itself"
+    scene.roster.heard(Placement([0, 0], replace(STEP, state="ending")))
+    assert [scene.machines.phase(index, "ready") for index in (0, 1)] == ["ready", "stopping"]
+    assert scene.machines.phase(1, "standby") == "standby", "the next process follows"
+
+
+def test_the_roster_hears_what_the_shards_report_until_they_follow_no_more(scene: Scene) -> None:
+    scene.shards[1].phase = "standby"
+    scene.shards[1].heard(Followed(0.2))
+    scene.shards[0].heard(StepDone(3, "saved"))
+    scene.machines.saw(scene.shards[1])
+    assert scene.news(scene.roster) == [Local({1: 0.2}, StepDone(3, "saved"))]
+    scene.shards[1].phase = "replay"
+    scene.machines.saw(scene.shards[1])
+    assert scene.news(scene.roster) == [Local({}, StepDone(3, "saved"))]
+    assert scene.told == ["roster"] * 3
+
+
+def test_a_machine_has_left_when_others_hold_all_its_shards(scene: Scene) -> None:
+    for shard in scene.shards:
+        shard.phase, shard.holder = "standby", "http://b"
+    assert not scene.machines.left
+    scene.machines.leave()
+    assert scene.machines.left
+    assert scene.news(scene.roster) == [Local({}, None, leaving=True)]
+    scene.shards[1].holder = ""
+    assert not scene.machines.left, "nobody is known to hold it"
+    scene.shards[1].phase = "ready"
+    assert not scene.machines.left
+
+
 def test_shards_hear_the_members_that_the_roster_has_reported() -> None:
     changes: list[int] = []
-    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), lambda: changes.append(1))
+    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), lambda: changes.append(1), lambda: None)
     assert machines.of_shard(1).members == {}
     machines.heard(Members({"key": "mB"}))
     machines.heard(Ping())
@@ -79,7 +169,7 @@ def test_shards_hear_the_members_that_the_roster_has_reported() -> None:
 
 
 def test_keys_and_nonces_are_new_for_each_start_and_the_secret_is_not_shown() -> None:
-    made = [Machines(Address("127.0.0.1", 0, ""), lambda: None).of_asker() for _ in range(2)]
+    made = [Machines(Address("127.0.0.1", 0, ""), lambda: None, lambda: None).of_asker() for _ in range(2)]
     assert len({each.machine for each in made}) == len({each.secret for each in made}) == 2
     assert all(each.machine.startswith("m") for each in made)
     assert made[0].secret not in repr(made[0])

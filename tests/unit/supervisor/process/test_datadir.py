@@ -6,9 +6,11 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,17 @@ def test_a_LOCK_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None
     (tmp_path / "LOCK").chmod(0o666)
     DataDir.open(tmp_path, 1, 0).close()
     assert (tmp_path / "LOCK").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_machine_keeps_its_name_and_a_copy_has_another_place(tmp_path: Path) -> None:
+    with closing(open_dir(tmp_path / "a", 1)) as first:
+        name, place = first.machine(), first.place()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with closing(open_dir(tmp_path / "a")) as again, closing(open_dir(tmp_path / "b")) as copy:
+        assert (again.machine(), again.place()) == (name, place)
+        assert copy.machine() == name
+        assert copy.place() != place
+        for damaged in (b"{torn", b"[]", b'{"name":1}', b"\xff"):
+            (tmp_path / "b" / "machine.json").write_bytes(damaged)
+            assert copy.machine() != name
+        assert copy.machine() == copy.machine()

@@ -25,6 +25,7 @@ class Played:
     troubled: bool = False
     phase: str = "open"
     holder: str = ""
+    holder_link: tuple[str, str] = ("", "")
     done_bytes: int = 0
     total_bytes: int = 0
     decided = Child.decided
@@ -53,7 +54,7 @@ class Manager:
 
 
 class Scene:
-    def __init__(self, *, takes_over: bool = False) -> None:
+    def __init__(self, *, takes_over: bool = False, forwards: bool = False) -> None:
         self.shards = [Played("shard-00"), Played("shard-01")]
         self.gateways = Fleet([Played("gateway-0"), Played("gateway-1")])
         self.manager = Manager()
@@ -67,6 +68,7 @@ class Scene:
             URL,
             cast(Any, SimpleNamespace(shards=2, path=Path("/data"))),
             takes_over,
+            forwards,
         )
 
     def serve(self, *names: str) -> None:
@@ -132,6 +134,27 @@ def test_a_standby_has_started_too_and_is_announced_again_once_it_serves() -> No
         scene.serve()
         assert len(scene.announced) == 2
         assert not scene.readiness.stands_by
+
+
+def test_with_other_machines_a_shard_that_one_of_them_holds_counts_as_served() -> None:
+    for forwards in (True, False):
+        scene = Scene(takes_over=True, forwards=forwards)
+        elsewhere = scene.shards[1]
+        elsewhere.phase, elsewhere.holder, elsewhere.holder_link = "standby", "http://b", ("tcp://b:1", "key")
+        scene.serve("shard-00", "gateway-0", "gateway-1")
+        assert (scene.announced == [f"topics is ready at {URL} (2 shards, data in /data)"]) is forwards
+        assert scene.readiness.ready is forwards
+        elsewhere.holder_link = ("", "")
+        assert not scene.readiness.ready, "a machine that cannot be reached serves nothing here"
+
+
+def test_with_other_machines_one_that_holds_no_shard_is_ready_too() -> None:
+    scene = Scene(takes_over=True, forwards=True)
+    for each in scene.shards:
+        each.phase, each.holder, each.holder_link = "standby", "http://b", ("tcp://b:1", "key")
+    scene.serve("gateway-0", "gateway-1")
+    assert len(scene.announced) == 1
+    assert not scene.readiness.stands_by
 
 
 async def test_progress_is_reported_every_two_seconds(autojump_clock: trio.testing.MockClock) -> None:

@@ -74,7 +74,7 @@ def test_holds_double_up_to_the_longest() -> None:
 
 
 def test_deaths_over_requests_neither_grow_the_pause_nor_count_as_too_often() -> None:
-    over = [Death(float(n), 0.1, over_a_request=True) for n in range(50)]
+    over = [Death(float(n), 0.1, excused=True) for n in range(50)]
     assert decide(over, 49.0, 10) == Again(FIRST_DELAY_S)
     own = [Death(50.0, 0.1), Death(51.0, 0.1)]
     assert decide(over + own, 51.0, 10) == Again(2 * FIRST_DELAY_S)

@@ -1,0 +1,297 @@
+"""The roster of one machine: who is there, what this machine is to run, and what it gives away. No I/O, no clock.
+
+A `Roster` gets answers and the time, and returns the request to make next:
+
+    tick(now, wall_s)                → a request, if one is due and none is open
+    answered(request, found, now…)   the answer; None if there was none in time
+    held, lags                       set by the caller: the shards that this machine holds, and follows
+    wanted(), rank(shard)            which shards it is to run, and when it may claim each of them
+    handover                         what it is giving away; the caller reports how far it is
+    leave()                          give all shards away
+
+Nothing is concluded from the answer to a write: the look that follows tells whether an entry is ours, and whether this
+machine is taken for a member. A late answer is passed over.
+
+    JOINING    admitted → ADMITTED · refused → REFUSED
+    ADMITTED   refused → REFUSED
+    REFUSED    –
+
+A data directory has one name, so a copy of it that runs meets the object of the original. A machine that starts writes
+its object only if there is none, or if the one there was written at the same place (the lock of the directory proves
+that its process is gone), or if it did not change for the time to live. If it changes, the other one lives, and this
+one is refused. If two of them have begun at the same moment, the one with the smaller nonce stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardd.roster.handover import HandOver, HandOverEvent, HandOverState
+from shardd.roster.members import Member, Members, RosterTiming, Standing
+from shardd.roster.moves import Move, Moves
+from shardd.roster.placement import Transfer, next_transfer, ranks
+
+READY_S = 1.0
+"""A shard is given to a machine that follows it and is behind by less, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The newest term of a shard, and the machine that created it; 0 and "" if there is none."""
+
+    term: int = 0
+    machine: str = ""
+
+
+class RosterRequest:
+    """Base of requests. Two are the same only if they are one object."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookAround(RosterRequest):
+    """Read all members, the newest term of each shard, and the moves from number `from_move` on. Answer: `Found`."""
+
+    from_move: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publish(RosterRequest):
+    """Write this machine's object."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreateMove(RosterRequest):
+    """Create the entry, if absent."""
+
+    move: Move
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Each value was true at a moment between the request and its answer."""
+
+    members: Sequence[Member]
+    holders: Sequence[Held]
+    """In the order of shards."""
+    moves: Sequence[Move]
+
+
+class RosterState(StrEnum):
+    JOINING = "joining"
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    """Another machine runs on a copy of this directory. This one is to end."""
+
+
+class Roster:
+    def __init__(
+        self, machine: str, nonce: str, place: str, shards: int, timing: RosterTiming, *, seconds: int = 1
+    ) -> None:
+        """`machine` is the id of the data directory, `place` the running system and the directory in it. `seconds` is
+        how many machines follow each shard besides its holder."""
+        self.state = RosterState.JOINING
+        self.machine = machine
+        self.nonce = nonce
+        self._place = place
+        self._timing = timing
+        self._seconds = seconds
+        self.members = Members(timing)
+        self.moves = Moves(timing.void)
+        self.holders: Sequence[Held] = [Held()] * shards
+        self.held: dict[int, int] = {}
+        """Shards that a process of this machine holds, with its terms."""
+        self.lags: dict[int, float] = {}
+        """Shards that a process of this machine follows, with the seconds by which it is behind."""
+        self.handover: HandOver | None = None
+        self._standings: dict[str, Standing] = {}
+        self._leaving = False
+        self._beat = 0
+        self._open: RosterRequest | None = None
+        self._asked_at = self._asked_wall_s = self._look_at = 0.0
+        self._publishes = self._creates = False
+        """Whether to write this machine's object, and the entry of a move. A look comes before the former, since it
+        would hide what another machine has written under this name; and after the latter."""
+        self._published: tuple[bool, frozenset[int]] = (False, frozenset())
+        self._other: tuple[Member, float] | None = None
+        """The object under this machine's name that another process wrote, and the end of the look that showed it."""
+
+    # What the caller does
+
+    def wanted(self) -> set[int]:
+        """The shards that this machine is to run: those that it holds, those that it is to follow as one of the first
+        to claim them, and the one that is to be moved here."""
+        if self.state is not RosterState.ADMITTED:
+            return set()
+        found = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
+        found |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
+        coming = self._next_transfer()
+        if coming is not None and coming.target == self.machine:
+            found.add(coming.shard)
+        return found | self.held.keys()
+
+    def rank(self, shard: int) -> float:
+        """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
+        if self.state is not RosterState.ADMITTED:
+            return math.inf
+        move = self.move
+        target = move.target if move is not None and move.shard == shard else ""
+        ranked = ranks(shard, self._standings, self.holders[shard].machine, target)
+        return ranked.index(self.machine) if self.machine in ranked else math.inf
+
+    @property
+    def move(self) -> Move | None:
+        """The move that is pending."""
+        return self.moves.pending(lambda shard: self.holders[shard].term)
+
+    def refuses(self, shard: int) -> bool:
+        """Whether requests to the shard are to be refused as `moving`."""
+        handover = self.handover
+        going = handover is not None and handover.state in (HandOverState.REFUSING, HandOverState.ENDING)
+        return going and handover is not None and handover.move.shard == shard
+
+    def report(self, event: HandOverEvent, now: float) -> None:
+        """How far the hand-over is. It is passed over if there is none that waits for it."""
+        if self.handover is not None:
+            self.handover.meet(event, now)
+
+    def leave(self) -> None:
+        """Hold nothing any more, as soon as others have taken it."""
+        self._leaving = True
+
+    # Requests
+
+    def tick(self, now: float, wall_s: float) -> RosterRequest | None:
+        """The request that is due. Call it a few times in a second."""
+        self._see_to_handover(now)
+        if self._open is None and self.state is not RosterState.REFUSED:
+            self._open = self._next(now, wall_s)
+            self._asked_at, self._asked_wall_s = now, wall_s
+            return self._open
+        return None
+
+    def _next(self, now: float, wall_s: float) -> RosterRequest | None:
+        news = self.state is RosterState.ADMITTED and self._published != self._to_publish()
+        if self._publishes or news:
+            self._publishes = False
+            self._beat += 1
+            self._published = self._to_publish()
+            return Publish(
+                Member(
+                    self.machine,
+                    self.nonce,
+                    at_ms=round(1000 * wall_s),
+                    place=self._place,
+                    beat=self._beat,
+                    ttl_ms=round(1000 * self._timing.time_to_live),
+                    leaving=self._leaving,
+                    lags=dict(self.lags),
+                )
+            )
+        creates, self._creates = self._creates, False
+        if creates and self.handover is not None:
+            return CreateMove(self.handover.move)
+        if now >= self._look_at:
+            return LookAround(0 if self.moves.last is None else self.moves.last.number)
+        return None
+
+    def _to_publish(self) -> tuple[bool, frozenset[int]]:
+        return self._leaving, frozenset(shard for shard, lag in self.lags.items() if lag < READY_S)
+
+    def answered(self, request: RosterRequest, found: Found | None, now: float, wall_s: float) -> None:
+        if request is not self._open:
+            return
+        self._open = None
+        if isinstance(request, CreateMove):
+            self._look_at = now
+        elif isinstance(request, LookAround) and found is None:
+            self._look_at = now + self._timing.renewal / 4
+        elif isinstance(request, LookAround) and found is not None:
+            self._look_at = self._asked_at + self._timing.renewal
+            self._looked(found, now, wall_s)
+
+    def _looked(self, found: Found, now: float, wall_s: float) -> None:
+        own = next((each for each in found.members if each.machine == self.machine), None)
+        self._admit(own, now)
+        if self.state is not RosterState.ADMITTED:
+            return
+        self._publishes = True
+        self.members.looked(found.members, self._asked_at, now, self._asked_wall_s, wall_s)
+        self._standings = self.members.standings(now)
+        self.holders = found.holders
+        for move in self.moves.looked(found.moves, self._asked_at, now):
+            self.members.placed(move.target, now)
+        self._offer(now)
+
+    # Being a member
+
+    def _admit(self, own: Member | None, now: float) -> None:
+        joins = self.state is RosterState.JOINING
+        if own is None or own.nonce == self.nonce or own.place == self._place:
+            self.state = RosterState.ADMITTED
+            return
+        before, since = self._other or (own, now)
+        same = before.nonce == own.nonce
+        if same and before.beat != own.beat and (joins or self.nonce > own.nonce):
+            self.state = RosterState.REFUSED
+            return
+        self._other = own, since if same else now
+        longer = max(self._timing.time_to_live, own.ttl_ms / 1000)
+        if same and self._asked_at - since >= longer:
+            self.state = RosterState.ADMITTED
+
+    # Giving away
+
+    def _next_transfer(self) -> Transfer | None:
+        return next_transfer(self._standings, [held.machine for held in self.holders])
+
+    def _offer(self, now: float) -> None:
+        handover = self.handover
+        if handover is not None and handover.state is HandOverState.OFFERING:
+            self._look_for_entry(handover, now)
+        elif handover is None and self.move is None:
+            transfer = self._next_transfer()
+            if transfer is not None and self._may_give(transfer):
+                member = self.members.member(transfer.target)
+                assert member is not None
+                move = Move(
+                    self.moves.next_number,
+                    transfer.shard,
+                    self.held[transfer.shard],
+                    self.machine,
+                    self.nonce,
+                    transfer.target,
+                )
+                self.handover = HandOver(move, member.nonce, self._timing, now)
+                self._creates = True
+
+    def _may_give(self, transfer: Transfer) -> bool:
+        """Only its holder gives a shard away, to a machine that has followed it to its end."""
+        member = self.members.member(transfer.target)
+        holds = self.held.get(transfer.shard) == self.holders[transfer.shard].term
+        return holds and member is not None and member.lags.get(transfer.shard, math.inf) < READY_S
+
+    def _look_for_entry(self, handover: HandOver, now: float) -> None:
+        last = self.moves.last
+        if last == handover.move:
+            handover.meet(HandOverEvent.OURS, now)
+        elif last is not None and last.number >= handover.move.number:
+            handover.meet(HandOverEvent.GIVEN_UP, now)
+        else:
+            self._creates = True
+
+    def _see_to_handover(self, now: float) -> None:
+        handover = self.handover
+        if handover is None:
+            return
+        if self.held.get(handover.move.shard) != handover.move.term:
+            handover.meet(HandOverEvent.LOST, now)
+        handover.tick(now, self.members.member(handover.move.target))
+        if handover.over:
+            self.handover = None

@@ -1,0 +1,333 @@
+"""Claims about a machine's roster: when it is a member, what it runs, what it claims, what it gives away."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from shardd.roster.handover import HandOverEvent, HandOverState
+from shardd.roster.members import Member, RosterTiming
+from shardd.roster.moves import Move
+from shardd.roster.placement import ranks
+from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
+
+TIMING = RosterTiming(time_to_live=9.0, void=60.0)
+SHARDS = 4
+
+
+class Bucket:
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.holders = [Held()] * SHARDS
+        self.moves: dict[int, Move] = {}
+
+    def carry(self, request: RosterRequest | None) -> Found | None:
+        match request:
+            case Publish(member):
+                self.members[member.machine] = member
+            case CreateMove(move):
+                self.moves.setdefault(move.number, move)
+            case LookAround(from_move):
+                moves = [each for each in self.moves.values() if each.number >= from_move]
+                return Found(tuple(self.members.values()), tuple(self.holders), tuple(moves))
+        return None
+
+
+class Scene:
+    """Machines with one bucket, and a clock that only the test moves."""
+
+    def __init__(self, *machines: str) -> None:
+        self.bucket = Bucket()
+        self.now = 100.0
+        self.rosters = {machine: self.roster(machine) for machine in machines}
+
+    def roster(self, machine: str, nonce: str = "", place: str = "") -> Roster:
+        return Roster(machine, nonce or f"{machine} start", place or f"{machine} place", SHARDS, TIMING)
+
+    def step(self, roster: Roster) -> RosterRequest | None:
+        request = roster.tick(self.now, self.now)
+        if request is not None:
+            roster.answered(request, self.bucket.carry(request), self.now, self.now)
+        return request
+
+    def turns(self, roster: Roster) -> None:
+        while self.step(roster) is not None:
+            pass
+
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / TIMING.renewal)):
+            self.now += TIMING.renewal
+            for roster in self.rosters.values():
+                self.turns(roster)
+
+    def hold(self, machine: str, *shards: int, term: int = 1) -> None:
+        for shard in shards:
+            self.bucket.holders[shard] = Held(term, machine)
+            self.rosters[machine].held[shard] = term
+
+    def ready(self, machine: str, *shards: int) -> None:
+        """The machine has followed these shards to their ends."""
+        self.rosters[machine].lags.update(dict.fromkeys(shards, 0.1))
+
+
+@pytest.fixture
+def pair() -> Scene:
+    """Machine a holds all shards, b has come and has caught up with all of them."""
+    scene = Scene("a", "b")
+    scene.hold("a", *range(SHARDS))
+    scene.ready("b", *range(SHARDS))
+    scene.wait(9)
+    return scene
+
+
+def given(scene: Scene, machine: str = "a") -> HandOverState | None:
+    handover = scene.rosters[machine].handover
+    return None if handover is None else handover.state
+
+
+# Being a member
+
+
+def test_a_machine_without_an_object_is_a_member_at_once() -> None:
+    scene = Scene("a")
+    scene.turns(scene.rosters["a"])
+    assert scene.rosters["a"].state is RosterState.ADMITTED
+    assert scene.bucket.members["a"].nonce == "a start"
+
+
+def test_before_it_is_a_member_a_machine_runs_and_claims_nothing() -> None:
+    roster = Scene("a").rosters["a"]
+    assert roster.wanted() == set()
+    assert roster.rank(0) == math.inf
+
+
+def test_a_restart_at_the_same_place_is_a_member_at_once(pair: Scene) -> None:
+    again = pair.roster("a", "second start", "a place")
+    pair.turns(again)
+    assert again.state is RosterState.ADMITTED
+    assert again.wanted() == set(range(SHARDS)), "what the directory held"
+
+
+def test_a_copied_directory_is_refused_while_the_original_lives(pair: Scene) -> None:
+    pair.rosters["copy"] = copy = pair.roster("a", "another start", "elsewhere")
+    pair.wait(6)
+    assert copy.state is RosterState.REFUSED
+    assert copy.tick(pair.now + 99, 0) is None
+    assert pair.bucket.members["a"].nonce == "a start", "it wrote nothing"
+    assert copy.wanted() == set()
+
+
+def test_a_directory_that_was_moved_is_a_member_after_the_time_to_live(pair: Scene) -> None:
+    del pair.rosters["a"]
+    pair.rosters["moved"] = moved = pair.roster("a", "another start", "elsewhere")
+    pair.wait(9)
+    assert moved.wanted() == set()
+    pair.wait(3)
+    assert moved.state is RosterState.ADMITTED
+
+
+def test_of_two_that_began_at_the_same_moment_one_stays() -> None:
+    scene = Scene()
+    scene.rosters = {str(n): scene.roster("a", f"nonce {n}", f"place {n}") for n in range(2)}
+    first, second = scene.rosters.values()
+    looks = [each.tick(scene.now, 0) for each in (first, second)]
+    for each, look in zip((first, second), looks, strict=True):
+        assert look is not None
+        each.answered(look, scene.bucket.carry(look), scene.now, 0)
+    scene.wait(18)
+    assert (first.state, second.state) == (RosterState.ADMITTED, RosterState.REFUSED)
+
+
+def test_late_writes_of_its_own_past_do_not_end_a_machine(pair: Scene) -> None:
+    late = pair.bucket.members["a"]
+    pair.rosters["a"] = again = pair.roster("a", "zz: second start", "a place")
+    for beat in range(50, 55):
+        pair.wait(3)
+        pair.bucket.members["a"] = msgspec.structs.replace(late, beat=beat)
+        pair.wait(3)
+    assert again.state is RosterState.ADMITTED
+
+
+# What it runs, and claims
+
+
+def test_a_machine_runs_what_it_holds_and_follows_what_it_is_the_second_for() -> None:
+    scene = Scene("a", "b", "c")
+    scene.hold("a", *range(SHARDS))
+    scene.wait(9)
+    assert scene.rosters["a"].wanted() == set(range(SHARDS))
+    for shard in range(SHARDS):
+        second = ranks(shard, scene.rosters["a"].members.standings(scene.now), "a")[0]
+        assert shard in scene.rosters[second].wanted()
+        assert {name: roster.rank(shard) for name, roster in scene.rosters.items()}[second] == 0
+        assert scene.rosters["a"].rank(shard) == 2
+
+
+def test_when_holder_and_second_are_away_the_next_one_follows_and_claims() -> None:
+    scene = Scene("a", "b", "c")
+    scene.hold("a", *range(SHARDS))
+    scene.wait(9)
+    del scene.rosters["a"], scene.rosters["b"]
+    scene.wait(21)
+    last = scene.rosters["c"]
+    assert last.wanted() == set(range(SHARDS))
+    assert [last.rank(shard) for shard in range(SHARDS)] == [0] * SHARDS
+
+
+def test_two_views_of_the_members_give_two_orders_and_no_more() -> None:
+    """Each goes by its own; who has a shard is decided by its term."""
+    scene = Scene("a", "b", "c")
+    scene.hold("a", *range(SHARDS))
+    scene.wait(9)
+    blind = Roster("c", "c start", "c place", SHARDS, TIMING)
+    for _ in range(3):
+        scene.now += 3
+        while (request := blind.tick(scene.now, 0)) is not None:
+            found = scene.bucket.carry(request)
+            seen = found and replace(found, members=[each for each in found.members if each.machine != "b"])
+            blind.answered(request, seen, scene.now, 0)
+    assert all(blind.rank(shard) == 0 for shard in range(SHARDS))
+    assert any(scene.rosters["b"].rank(shard) == 0 for shard in range(SHARDS))
+
+
+def test_a_look_without_an_answer_is_made_again_and_a_late_answer_is_passed_over(pair: Scene) -> None:
+    roster = pair.rosters["b"]
+    pair.now += 3
+    look = roster.tick(pair.now, 0)
+    assert isinstance(look, LookAround)
+    roster.answered(look, None, pair.now, 0)
+    before = roster.holders
+    roster.answered(look, Found((), [Held(9, "z")] * SHARDS, ()), pair.now, 0)
+    assert roster.holders == before
+    assert roster.tick(pair.now, 0) is None, "it pauses"
+    pair.now += TIMING.renewal / 4
+    assert isinstance(roster.tick(pair.now, 0), LookAround)
+
+
+# Giving away
+
+
+def test_a_holder_offers_a_shard_to_a_machine_that_has_caught_up(pair: Scene) -> None:
+    move = pair.bucket.moves[1]
+    assert (move.source, move.target, move.term) == ("a", "b", 1)
+    assert given(pair) is HandOverState.SAVING
+    assert pair.rosters["b"].rank(move.shard) == 0
+    assert not pair.rosters["a"].refuses(move.shard)
+
+
+def test_nothing_is_given_to_a_machine_that_has_not_caught_up() -> None:
+    scene = Scene("a", "b")
+    scene.hold("a", *range(SHARDS))
+    scene.rosters["b"].lags.update(dict.fromkeys(range(SHARDS), 1.5))
+    scene.wait(30)
+    assert scene.bucket.moves == {}
+    scene.ready("b", *range(SHARDS))
+    scene.turns(scene.rosters["b"])  # on change, it is written at once
+    assert all(lag < 1 for lag in scene.bucket.members["b"].lags.values())
+    scene.wait(3)
+    assert len(scene.bucket.moves) == 1
+
+
+def test_a_machine_that_does_not_hold_a_shard_gives_none_away() -> None:
+    """1. It was stopped. 2. Another one took the shard. 3. It wakes, and what it has seen last is old."""
+    scene = Scene("a", "b")
+    scene.hold("a", *range(SHARDS), term=1)
+    scene.ready("b", *range(SHARDS))
+    scene.bucket.holders = [Held(2, "a")] * SHARDS  # by a later process of it
+    scene.wait(30)
+    assert scene.bucket.moves == {}
+
+
+def test_one_shard_moves_at_a_time(pair: Scene) -> None:
+    pair.rosters["c"] = pair.roster("c")
+    pair.ready("c", *range(SHARDS))
+    pair.wait(30)
+    assert len(pair.bucket.moves) == 1
+
+
+def test_the_whole_way(pair: Scene) -> None:
+    giver, shard = pair.rosters["a"], pair.bucket.moves[1].shard
+    giver.report(HandOverEvent.SHIPPED, pair.now)
+    assert given(pair) is HandOverState.SAVING, "that was not asked for yet"
+    giver.report(HandOverEvent.SAVED, pair.now)
+    assert giver.refuses(shard)
+    giver.report(HandOverEvent.SHIPPED, pair.now)
+    assert given(pair) is HandOverState.ENDING
+    giver.report(HandOverEvent.ENDED, pair.now)
+    del giver.held[shard]
+    pair.hold("b", shard, term=2)
+    pair.wait(3)
+    assert not giver.refuses(shard)
+    assert shard in giver.wanted(), "it follows, as the second"
+    pair.wait(3)
+    assert pair.rosters["b"].move == pair.bucket.moves[2]
+    assert pair.bucket.moves[2].shard != shard
+
+
+def test_an_entry_whose_creation_got_no_answer_is_looked_for() -> None:
+    scene = Scene("a", "b")
+    scene.hold("a", *range(SHARDS))
+    scene.ready("b", *range(SHARDS))
+    created: list[Move] = []
+    carry = scene.bucket.carry
+
+    def losing(request: RosterRequest | None) -> Found | None:
+        if isinstance(request, CreateMove):
+            created.append(request.move)
+            if len(created) == 1:
+                return None
+        return carry(request)
+
+    scene.bucket.carry = losing  # type: ignore[method-assign]
+    scene.wait(9)
+    assert created == [scene.bucket.moves[1]] * 2, "absent: created again, as it was"
+    assert given(scene) is HandOverState.SAVING
+
+
+def test_of_two_givers_one_wins_and_the_other_serves_on(pair: Scene) -> None:
+    giver = pair.rosters.pop("a")
+    pair.now += 70  # its own is void
+    while not isinstance(request := giver.tick(pair.now, pair.now), CreateMove):
+        pair.wait(0 if request else 3)
+        giver.answered(request or LookAround(0), pair.bucket.carry(request), pair.now, pair.now)
+    pair.bucket.moves[2] = other = Move(2, 3, 1, "z", "z start", "y")
+    giver.answered(request, pair.bucket.carry(request), pair.now, pair.now)
+    pair.turns(giver)
+    assert giver.handover is None
+    assert giver.move == other
+
+
+def test_a_giver_that_died_blocks_others_until_its_move_is_void(pair: Scene) -> None:
+    shard = pair.bucket.moves[1].shard
+    again = pair.rosters["a"] = pair.roster("a", "second start", "a place")
+    pair.hold("a", *range(SHARDS), term=2)
+    pair.bucket.holders[shard] = Held(1, "a")
+    again.held.pop(shard)  # it cannot be opened
+    pair.wait(60)
+    assert len(pair.bucket.moves) == 1
+    pair.wait(9)
+    assert again.handover is None, "the next one would be the same shard"
+    again.held[shard] = 1
+    pair.wait(3)
+    assert pair.bucket.moves[2].nonce == "second start"
+
+
+def test_a_machine_that_leaves_gives_all_its_shards_away_and_claims_none(pair: Scene) -> None:
+    leaver = pair.rosters["a"]
+    leaver.leave()
+    term = 1
+    for _ in range(SHARDS):
+        pair.wait(6)
+        handover = leaver.handover
+        assert handover is not None
+        for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
+            leaver.report(event, pair.now)
+        term += 1
+        del leaver.held[handover.move.shard]
+        pair.hold("b", handover.move.shard, term=term)
+    pair.wait(6)
+    assert leaver.wanted() == set()
+    assert leaver.rank(0) == math.inf
