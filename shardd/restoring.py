@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from errno import EIO
 
-from proto.model.errors import not_ready
+from proto.model.errors import not_ready, starting
 from shardd.changes import seq_reservation
 from shardd.changes.transactions import Staging
 from shardd.recovery.replay import replay_deferred
@@ -62,7 +62,7 @@ class Restoring:
     def check(self, topic: str) -> None:
         """Raises `503` for a request before the shard is restored, unless its topic can be served already."""
         if self.waiting is None:
-            raise not_ready("this shard is making copies of its routers again; retry shortly")
+            raise starting("this shard is making copies of its routers again; retry shortly")
         if topic in self.waiting:
             raise not_ready(
                 f'"{topic}" waits for the source of its routers, whose shard cannot start; the service\'s log says why',

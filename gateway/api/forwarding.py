@@ -19,7 +19,7 @@ from gateway.shards.client import Shards
 from proto.ipc.message import Reply
 from proto.ipc.operations import Configure, Growing, LettersSent
 from proto.ipc.operations import Operation as ShardOperation
-from proto.model.errors import TopicsError, invalid
+from proto.model.errors import TopicsError, invalid, is_passing
 from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
 from proto.model.surrogates import apply
 from proto.process.driven import in_task
@@ -106,14 +106,24 @@ class Forwarding:
             with trio.CancelScope() as scope, self._keyring.while_known(key, scope.cancel):
                 await request.disconnected()
 
+        was_parked = False
+
+        def parked() -> None:
+            nonlocal was_parked
+            was_parked = True
+            hold.release()
+
         while True:
             await hold.grow(most)
+            was_parked = False
             try:
-                reply = await self._shards.call(asked, plan.topic, body, gone, parked=hold.release)
+                reply = await self._shards.call(asked, plan.topic, body, gone, parked)
             except ClientGone:
                 if self._keyring.knows(key):
                     raise
                 raise key_is_gone() from None
+            if was_parked and is_passing(reply.error, self._shards.index_of(plan.topic)):
+                continue  # its shard has moved
             kept = hold.size or not plan.operation.repeatable or len(reply.body) <= FREE_BYTES
             if kept or hold.take(len(reply.body)):
                 hold.set(len(reply.body))

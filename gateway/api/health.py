@@ -17,11 +17,12 @@ def health() -> Response:
 
 
 def ready(shards: Shards, *, draining: bool) -> Response:
-    """Return 200 when every shard serves and answers. Raises `503 not_ready` with `replay_progress` in its detail, and
-    `503 shutting_down`."""
+    """Return 200 when every shard serves and answers; of several machines, when any does, after all did. Raises
+    `503 not_ready` with `replay_progress` in its detail, and `503 shutting_down`."""
     if draining:
         raise shutting_down()
-    if not shards.ready:
+    partly = shards.partly_ready
+    if not shards.ready and not partly:
         holder = next((state.holder for state in shards.states if state.phase == "standby" and state.holder), "")
         if holder:
             raise not_ready(
@@ -38,7 +39,7 @@ def ready(shards: Shards, *, draining: bool) -> Response:
             replay_progress=shards.progress,
             shards=_shown(shards),
         )
-    if any(shards.silent):
+    if any(shards.silent) and not partly:
         raise not_ready(
             "this machine could not renew its term in the bucket, so another one may hold the shards",
             reason="term_not_renewed",

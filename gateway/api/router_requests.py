@@ -46,16 +46,10 @@ class RouterRequests:
 
     async def _ask(self, operation: RegistrarRequest, topic: str = "", body: bytes = b"") -> Reply:
         """Ask the registrar, if need be after a restart of its shard. Raises `503`."""
-        await self._shards.returned(REGISTRAR)
         try:
-            pending = self._shards.ask(REGISTRAR, operation, topic, body)
+            return await self._shards.ask_one(REGISTRAR, operation, topic, body)
         except TopicsError as error:
             if error.code is not ErrorCode.NOT_READY:
                 raise
             message = f"routers, and deletions of topics, need shard {REGISTRAR}: {error.message}"
             raise TopicsError(error.code, message, error.detail, retry_after_ms=error.retry_after_ms) from None
-        try:
-            return await pending.reply()
-        except BaseException:
-            pending.abandon()
-            raise

@@ -90,7 +90,7 @@ class Service:
             serving=[shards.answering(state.index) for state in shards.states],
             hangs=[state.hangs for state in shards.states],
             progress=shards.progress,
-            counters=shards.counters,
+            counters=shards.counted,
             shard_stats=stats,
             draining=self._flight.draining,
             gateways=gateways,

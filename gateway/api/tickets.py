@@ -89,15 +89,7 @@ class Tickets:
         )
 
     async def _ask(self, home: int, operation: Operation[A]) -> Reply[A]:
-        if self._shards.returns(home):
-            await self._shards.returned(home)
-        pending = self._shards.ask(home, operation)
-        try:
-            reply = await pending.reply()
-        except BaseException:
-            pending.abandon()
-            raise
-        return reply.checked()
+        return (await self._shards.ask_one(home, operation)).checked()
 
 
 def _digest(text: str) -> bytes:

@@ -88,7 +88,7 @@ class Recorder:
         replies: dict[int, Reply[Sampled]] = {}
         begun = self._clock()
         with trio.move_on_after(PATIENCE_S):
-            await self._shards.ask_serving(Sample(), replies)
+            await self._shards.ask_serving(Sample(), replies, here=True)
         now = self._clock()
         requests = _sum(_requests(self._served), _requests(await self._others()))
         changed = [after - before for after, before in zip(requests, self._requests, strict=True)]

@@ -1,7 +1,8 @@
 """Metrics: the shards' statistics, summed, as Prometheus text or as JSON.
 
 A shard that is down counts with its last statistics, so that a restart does not look like lost topics. Of several
-gateways, each shows the same ones: the last that any of them got.
+gateways, each shows the same ones: the last that any of them got. A shard that another machine holds does not count,
+so that the sum over all machines has each shard once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies, `gateways` those of all
+    """The values of one scrape. `counters` are those of the shards that this machine holds, and 0 for the others.
+    `shard_stats` are the figures of the shards' `stats` replies, `gateways` those of all
     gateways together. `max_topics` limits the topics, and the cursors, of all shards that have metrics of their own."""
 
     phases: list[str]
@@ -56,9 +58,11 @@ class Scraper:
         cover only the key's topics. Raises no errors of shards: a shard that does not reply counts with its last
         statistics."""
         asked = Stats(self._max_topics, self._max_topics, key.prefixes)
+        here = [not self._shards.elsewhere(index) for index in range(len(self._last))]
+        self._last = [last if held else ShardFigures() for last, held in zip(self._last, here, strict=True)]
         latest = list(self._last)
         replies: dict[int, Reply[Figures]] = {}
-        await self._shards.ask_serving(asked, replies)
+        await self._shards.ask_serving(asked, replies, here=True)
         answered: dict[int, ShardFigures] = {}
         for index, reply in replies.items():
             if reply.extra is not None:
@@ -66,7 +70,7 @@ class Scraper:
                 answered[index] = reply.extra.figures.bare()
                 if not key.prefixes:
                     self._last[index] = reply.extra.figures
-        missing = [index for index in range(len(latest)) if index not in answered]
+        missing = [index for index, held in enumerate(here) if held and index not in answered]
         gateways = together(await self._colleagues.ask(answered, missing))
         for index in missing:
             known = self._colleagues.shards.get(index)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 
 from gateway.http.messages import ClientGone
+from gateway.shards.moves import Moves
 from proto.ipc.control import Cluster, ShardState
 from proto.ipc.link import ANSWERS_S, Link, Pending, Read
 from proto.ipc.links import Links
 from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
 from proto.ipc.transport import MessageSocket
-from proto.model.errors import TopicsError
+from proto.model.errors import TopicsError, is_passing
 from proto.model.names import shard_of
 from proto.process.driven import in_task
 
 A = TypeVar("A")
-PATIENCE_S = 1.0
-"""How long a request waits for a shard that is being started again."""
-_STARTING = frozenset({"down", "open", "replay", "derive"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ class Shards:
             cluster=cluster,
         )
         self._heard: list[Link | None] = [None] * shards
-        self._updated = trio.Event()
-        """Set, and replaced, at every report of the supervisor, and when a shard is heard that was not."""
+        self._moves = Moves(self.links)
         self.complete = trio.Event()
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
@@ -81,12 +78,7 @@ class Shards:
         """Take over the states that the supervisor sent."""
         self.links.update(states)
         self._look_whether_complete()
-        self._look_again()
-
-    def _look_again(self) -> None:
-        """Have requests that wait for a shard look at it again."""
-        self._updated.set()
-        self._updated = trio.Event()
+        self._moves.look()
 
     def _look_whether_complete(self) -> None:
         serving = [state.index for state in self.states if self.serving(state.index)]
@@ -112,11 +104,16 @@ class Shards:
         if link is not self._heard[index]:
             self._heard[index] = link
             self._look_whether_complete()
-            self._look_again()
+            self._moves.heard(index)
+            self._moves.look()
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
         return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")
+
+    def elsewhere(self, index: int) -> bool:
+        """Whether another machine holds the shard, or none does."""
+        return self.links.elsewhere(index)
 
     def answering(self, index: int) -> bool:
         """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""
@@ -126,6 +123,18 @@ class Shards:
     @property
     def ready(self) -> bool:
         return all(map(self.answering, range(len(self.states))))
+
+    @property
+    def partly_ready(self) -> bool:
+        """Whether clients may use this machine though shards are away, as no other machine reaches these better: it is
+        one of several, has reached all shards, and reaches any now."""
+        reached = (self.answering(index) and not self.silent[index] for index in range(len(self.states)))
+        return self.links.cluster is not None and self.complete.is_set() and any(reached)
+
+    @property
+    def counted(self) -> list[tuple[int, int, int]]:
+        """`counters` of the shards that this machine holds, and 0 for the others."""
+        return [(0, 0, 0) if self.elsewhere(index) else each for index, each in enumerate(self.counters)]
 
     def statistics(self) -> Statistics:
         topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
@@ -143,16 +152,14 @@ class Shards:
         return shard_of(topic, len(self.states))
 
     def returns(self, index: int) -> bool:
-        """Whether a shard that has served is being started again, or the link to its holder is being made."""
-        away = self.states[index].phase in _STARTING or self.links.connecting(index)
-        return away and self._heard[index] is not None
+        """Whether a shard that has served is being started again or moves."""
+        return self._moves.away(index)
 
     async def returned(self, index: int) -> None:
-        """Wait, up to `PATIENCE_S`, until a shard that returns serves. A request that was not sent may wait for it."""
+        """Wait, as long as `gateway.shards.moves` says, until a shard that returns serves. A request that was not sent
+        may wait for it."""
         await in_task()
-        with trio.move_on_after(PATIENCE_S):
-            while self.returns(index):
-                await self._updated.wait()
+        await self._moves.over(index, trio.current_time())
 
     def ask(self, index: int, operation: Operation[A], topic: str = "", body: bytes = b"") -> Pending[A]:
         """Send a request to a shard without waiting. The caller must `wait` for the result or `abandon` it. Raises
@@ -160,29 +167,37 @@ class Shards:
         return self.links.to(index).ask(operation, topic, body)
 
     async def ask_all(self, operation: Operation[A]) -> list[Reply[A]]:
-        """Send a request to every shard and return the replies. Waits for shards that return. Raises `503` unless all
-        serve then, and the error of a reply."""
+        """Send a request to every shard and return the replies, as `ask_each`."""
+        return await self.ask_each(dict.fromkeys(range(len(self.states)), operation))
+
+    async def ask_each(self, operations: Mapping[int, Operation[A]]) -> list[Reply[A]]:
+        """Send each shard its request and return the replies, in the same order. Waits for shards that return. Raises
+        `503` unless all serve then, and the error of a reply."""
         pending: list[Pending[A]] = []
-        for index in range(len(self.states)):
+        for index in operations:
             if self.returns(index):
                 await self.returned(index)
         try:
-            for index in range(len(self.states)):
+            for index, operation in operations.items():
                 pending.append(self.ask(index, operation))
             replies = [await each.reply() for each in pending]
         except BaseException:
             for each in pending:
                 each.abandon()
             raise
+        for at, (index, operation) in enumerate(operations.items()):
+            if is_passing(replies[at].error, index):
+                self._moves.refused(index)
+                replies[at] = await self.ask_one(index, operation)
         return [reply.checked() for reply in replies]
 
-    async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]]) -> None:
+    async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]], *, here: bool = False) -> None:
         """Send a request to every shard that serves, and put the replies into `replies`, by shard. A shard that stops
-        serving meanwhile has none."""
+        serving meanwhile has none. `here`: only to those that this machine holds."""
         pending: list[tuple[int, Pending[A]]] = []
         try:
             for index in range(len(self.states)):
-                if self.serving(index):
+                if self.serving(index) and not (here and self.elsewhere(index)):
                     pending.append((index, self.ask(index, operation)))
             for index, each in pending:
                 with contextlib.suppress(TopicsError):
@@ -202,26 +217,60 @@ class Shards:
         """Ask the topic's shard and return its reply, which may hold an error.
 
         `gone` returns when the client leaves. It runs only while the shard has the request parked; `parked` is called
-        before that. Waits for a shard that returns. Raises `503` when the shard does not serve, vanishes or stays
-        silent, and `ClientGone`.
+        before that. Waits for a shard that returns, and sends what was not carried out again. Raises `503` when the
+        shard does not serve, vanishes or stays silent, and `ClientGone`.
+
+        With `parked`, a request that was parked and then refused by a shard that moves is not sent again: the reply has
+        that error when the shard serves elsewhere.
         """
-        index = self.index_of(topic)
-        if self.returns(index):
-            await self.returned(index)
-        pending = self.links.to(index).ask(operation, topic, body)
-        try:
-            outcome = await pending.wait()
-            if isinstance(outcome, Reply):
-                return outcome
+        return await self.ask_one(self.index_of(topic), operation, topic, body, gone, parked)
+
+    async def ask_one(
+        self,
+        index: int,
+        operation: Operation[A],
+        topic: str = "",
+        body: bytes = b"",
+        gone: Callable[[], Awaitable[None]] | None = None,
+        parked: Callable[[], None] | None = None,
+    ) -> Reply[A]:
+        """As `call`, of any shard."""
+        moves, since = self._moves, 0.0
+        while True:
+            if moves.away(index):
+                await in_task()
+                since = since or trio.current_time()
+                await moves.over(index, since)
+            pending = self.links.to(index).ask(operation, topic, body)
+            was_parked = False
+            try:
+                outcome = await pending.wait()
+                if isinstance(outcome, Reply):
+                    reply = outcome
+                else:
+                    was_parked = True
+                    await in_task()
+                    if parked is not None:
+                        parked()
+                    reply = await pending.reply() if gone is None else await self._watched(pending, gone)
+            except BaseException as error:
+                pending.abandon()
+                if isinstance(error, TopicsError) and _unsent(error) and moves.away(index):
+                    since = since or trio.current_time()
+                    if moves.patient(index, since):
+                        continue
+                raise
+            if not is_passing(reply.error, index):
+                moves.taken(index)
+                return reply
             await in_task()
-            if parked is not None:
-                parked()
-            if gone is None:
-                return await pending.reply()
-            return await self._watched(pending, gone)
-        except BaseException:
-            pending.abandon()
-            raise
+            since = since or trio.current_time()
+            moves.refused(index)
+            if was_parked and parked is not None:
+                await moves.over(index, since)
+                return reply
+            if not moves.patient(index, since):
+                return reply
 
     async def _watched(self, pending: Pending[A], gone: Callable[[], Awaitable[None]]) -> Reply[A]:
         reply: Reply[A] | TopicsError | None = None
@@ -248,6 +297,10 @@ class Shards:
         if isinstance(reply, TopicsError):
             raise reply
         return reply
+
+
+def _unsent(error: TopicsError) -> bool:
+    return error.detail is not None and error.detail.get("outcome") == "not_done"
 
 
 def _greet(link: Link) -> None:

@@ -15,8 +15,7 @@ from msgspec import Struct
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, MAX_POSITION, Position, check, decode
 from proto.api.requests import WatchRequest, WatchStart
-from proto.ipc.link import Pending
-from proto.ipc.operations import Resolved, WatchNames, WatchResolve
+from proto.ipc.operations import WatchNames, WatchResolve
 from proto.model.body import Form
 from proto.model.errors import invalid, topic_not_found
 from proto.model.keys import Key, check_name
@@ -172,16 +171,10 @@ async def resolve(shards: Shards, starts: Starts) -> dict[str, Found]:
     by_shard: dict[int, list[str]] = {}
     for name in starts:
         by_shard.setdefault(shards.index_of(name), []).append(name)
-    asked: list[Pending[Resolved]] = []
     states: dict[str, tuple[int, int, int]] = {}
-    try:
-        for index, names in by_shard.items():
-            asked.append(shards.ask(index, WatchResolve(tuple(names))))
-        for pending in asked:
-            states |= (await pending.reply()).found().topics
-    finally:
-        for pending in asked:
-            pending.abandon()
+    asked = {index: WatchResolve(tuple(names)) for index, names in by_shard.items()}
+    for reply in await shards.ask_each(asked):
+        states |= reply.found().topics
     return {name: _found(start or WatchStart(), *states[name]) for name, start in starts.items() if name in states}
 
 

@@ -181,6 +181,11 @@ class Link:
         self._ahead_ns = 0
         """By how much the shard's CLOCK_MONOTONIC is ahead of this machine's."""
 
+    @property
+    def life(self) -> int | str:
+        """As `proto.ipc.links.Links.life`."""
+        return self.state.incarnation
+
     def _made_socket(self) -> MessageSocket:
         return MessageSocket.dealer(self.state.endpoint, self._owner.name)
 

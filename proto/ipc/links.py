@@ -23,6 +23,9 @@ from proto.model.errors import not_ready
 _SWEEP_S = 1.0
 AGAIN_S = 0.5
 """Pause after a lost link to another machine."""
+_STARTING = frozenset({"down", "open", "replay", "derive"})
+_FOLLOWING = frozenset({"standby", "down", "failed"})
+"""Phases in which another machine may hold the shard."""
 
 
 class Links:
@@ -59,13 +62,13 @@ class Links:
         """True once `end_parked` was called: no request may stay parked."""
         self._opened = opened
         self.on_update: Callable[[], object] = lambda: None
-        """Called after each `update`."""
+        """Called after each `update`, and when a link to another machine is there or lost."""
         self._heard = heard
         self._probing = probing
         self._phases = frozenset(phases)
         self._links: list[Link | None] = [None] * shards
         self.updated = trio.Event()
-        """Set, and replaced, at every report of the supervisor."""
+        """Set, and replaced, whenever `on_update` is called."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -99,6 +102,9 @@ class Links:
                 self._links[state.index] = None
                 link.fail(state.in_hand)
             self._open(state)
+        self._news()
+
+    def _news(self) -> None:
         self.updated.set()
         self.updated = trio.Event()
         self.on_update()
@@ -123,12 +129,15 @@ class Links:
         index = link.state.index
         if link is self._links[index]:
             self._links[index] = None
+            self._news()
             await trio.sleep(AGAIN_S)
             if self._links[index] is None:
                 self._open(self.states[index])
 
     def opened(self, link: Link) -> None:
         self._opened(link)
+        if link.up:
+            self._news()
 
     def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:
@@ -142,13 +151,38 @@ class Links:
         """The link to a shard in any phase, or None."""
         return self._links[index]
 
-    def connecting(self, index: int) -> bool:
-        """Whether another machine holds the shard, and is not reached yet."""
+    def reaches(self, index: int) -> bool:
+        """Whether another machine holds the shard, and is reached."""
         link = self._links[index]
-        return self._is_remote(self.states[index]) and not (link is not None and link.up)
+        return link is not None and link.up
+
+    def elsewhere(self, index: int) -> bool:
+        """Whether another machine holds the shard, or none does."""
+        state = self.states[index]
+        return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
+
+    def unheld(self, index: int) -> bool:
+        """Whether no machine holds the shard, as far as is known: the next one claims it."""
+        state = self.states[index]
+        return self.cluster is not None and state.phase == "standby" and not state.holder
+
+    def returns(self, index: int) -> bool:
+        """Whether the shard is being started here, its next holder is not known yet, or the link to that one is being
+        made."""
+        if self.reaches(index):
+            return False
+        state = self.states[index]
+        return state.phase in _STARTING or self._is_remote(state) or self.unheld(index)
+
+    def life(self, index: int) -> int | str:
+        """A name of the process that holds the shard, which no other one has: its incarnation if it is of this machine,
+        else its key."""
+        link = self._links[index]
+        return link.life if link is not None else self.states[index].holder_key or self.states[index].incarnation
 
     def _is_remote(self, state: ShardState) -> bool:
-        return self.cluster is not None and state.phase == "standby" and state.holder_key != ""
+        # A process that follows the shard may be away: the holder that it named last is asked all the same.
+        return self.cluster is not None and state.phase in _FOLLOWING and state.holder_key != ""
 
     def to(self, index: int) -> Link:
         """The link to a shard that accepts requests. Raises `503 not_ready` if the shard is not serving, or silent."""
@@ -160,6 +194,8 @@ class Links:
                 if state.phase == "failed"
                 else f"this machine is a standby: {state.holder} holds shard {index}"
                 if state.phase == "standby" and state.holder
+                else f"no machine holds shard {index} at the moment; retry shortly"
+                if self.unheld(index)
                 else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
                 shard=index,
                 phase=state.phase,

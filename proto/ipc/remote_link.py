@@ -51,6 +51,10 @@ class RemoteLink(Link):
         self._holder = state.holder_at, state.holder_key
         super().__init__(owner, state)
 
+    @property
+    def life(self) -> str:
+        return self._holder[1]
+
     def _made_socket(self) -> RemoteDealer:
         cluster, (at, key) = self._cluster, self._holder
         name = askers.linked(cluster.machine, self._owner.name, next(_numbers))

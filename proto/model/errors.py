@@ -129,13 +129,28 @@ def not_ready(message: str, **detail: Any) -> TopicsError:
 
 MOVING = "moving"
 """The reason of a refusal by a shard that is handed to another machine."""
+STARTING = "starting"
+"""The reason of a refusal by a shard that is not ready for clients yet."""
 
 
 def moving(shard: int) -> TopicsError:
-    """`503 not_ready`: the request was not carried out, and the next holder of the shard takes it."""
+    """`503 not_ready`, `not_done`: the next holder of the shard takes the request."""
     return not_ready(
         f"shard {shard} moves to another machine; retry shortly", shard=shard, reason=MOVING, outcome="not_done"
     )
+
+
+def starting(message: str) -> TopicsError:
+    """`503 not_ready`, `not_done`: the shard takes the request in a moment."""
+    return not_ready(message, reason=STARTING, outcome="not_done")
+
+
+def is_passing(error: TopicsError | None, shard: int) -> bool:
+    """Whether this shard refused a request, before any of it was done, that it or its next holder takes in a moment.
+    False for an error that names another shard, or says what was done."""
+    if error is None or error.code is not ErrorCode.NOT_READY:
+        return False
+    return error.detail in (moving(shard).detail, starting("").detail)
 
 
 def shutting_down() -> TopicsError:

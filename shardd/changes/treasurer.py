@@ -29,8 +29,8 @@ Six rules keep the sum of the bookings true, and refusals right:
 
 *Epochs.* The treasurer is the first shard that can start, by the supervisor's report. Its epoch is (sum of all shards'
 terms, sum of all shards' incarnations, its index) when it began: each number only grows, so a later treasurer has the
-larger epoch. A new treasurer knows nothing. It learns the limits from the reports, and
-shards keep them meanwhile.
+larger epoch. Where each shard has a holder of its own, the treasurer is the holder of shard 0, and its epoch begins
+with its term. A new treasurer knows nothing. It learns the limits from the reports, and shards keep them meanwhile.
 
 *How much.* A shard that reports for the first time gets its part of one half of what is free. A want that fits gets as
 much on top. So a shard asks seldom, until little is free. While a want does not fit, nothing is added on top.
@@ -68,7 +68,8 @@ class Account:
     """The most that the shard's limit is, or may come to be by orders on their way. None: it has not reported yet."""
     number: int = 0
     """Number of the last order."""
-    incarnation: int = -1
+    life: int | str = -1
+    """Names the shard's process."""
     here: bool = False
     """The shard takes orders."""
     absent: bool = False
@@ -101,17 +102,17 @@ class Treasurer:
 
     # What happens
 
-    def seen(self, index: int, incarnation: int, *, here: bool, failed: bool) -> None:
-        """The supervisor's word on a shard: which process it is, whether it takes orders, whether it cannot start."""
+    def seen(self, index: int, life: int | str, *, here: bool, failed: bool) -> None:
+        """What is known of a shard: which process it is, whether it takes orders, whether it cannot start."""
         account = self.accounts[index]
-        if incarnation != account.incarnation:
-            self._succeeded(account, incarnation)
+        if life != account.life:
+            self._succeeded(account, life)
         account.here = here
         account.absent = account.absent or failed
 
-    def _succeeded(self, account: Account, incarnation: int) -> None:
+    def _succeeded(self, account: Account, life: int | str) -> None:
         """The shard has another process. Its booking stays (rule 3)."""
-        account.incarnation = incarnation
+        account.life = life
         account.number += 1  # no report of the earlier process has this number
         account.heard = account.waiting = account.endowed = False
         account.giving_s, account.gave_back_s, account.want = None, -inf, None

@@ -58,6 +58,8 @@ from shardd.shard import Shard, open_shard
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two reports while the log is replayed."""
+AWAY_TERMS = 4
+"""For how many times to live a shard of any machine is waited for: the first that claims it has it by then."""
 log = structlog.get_logger()
 
 
@@ -242,7 +244,7 @@ async def _serve(
 ) -> int:
     """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     name = askers.named(askers.shard(start.index), start.incarnation)
-    others = links(start.shards, limits.request_timeout_ms / 1000, name)
+    others = links(start.shards, limits.request_timeout_ms / 1000, name, start.cluster)
     others.update(start.states)
     census = Census(start.askers)
     shard: Shard | None = None
@@ -260,7 +262,7 @@ async def _serve(
             calm()
             shard.allowance.bind(alone=start.shards == 1)
             in_hand = InHand(start.in_hand_fd)
-            peers = Peers(shard, start.index, others, in_hand)
+            peers = _peers(shard, start, others, in_hand, copy)
             shard.control.hold_space(shard.outcome)
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
@@ -293,6 +295,13 @@ async def _serve(
         await _close(shard, copy)
     log.info("shard_stopped")
     return EXIT_DEPOSED if copy.given else 0
+
+
+def _peers(shard: Shard, start: Start, others: Links, in_hand: InHand, copy: bucket.Copy) -> Peers:
+    if start.cluster is None:
+        return Peers(shard, start.index, others, in_hand)
+    away_s = AWAY_TERMS * start.limits.term_ttl_ms / 1000
+    return Peers(shard, start.index, others, in_hand, term=copy.term, away_s=away_s, serving=copy.serving)
 
 
 async def _close(shard: Shard, copy: bucket.Copy) -> None:

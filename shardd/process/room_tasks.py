@@ -5,6 +5,8 @@
 
 The treasurer is in the first shard that can start, by the supervisor's report. When another shard becomes the first
 one, this one stops sending orders; what the last ones still do is settled by their epoch (`shardd.changes.treasurer`).
+Where each shard has a holder of its own, machines may see different shards fail: the treasurer is with the holder of
+shard 0, and nowhere while there is none.
 
 A service with one shard has no treasurer and sends nothing.
 """
@@ -73,7 +75,7 @@ class RoomTasks:
             return
         asked = RoomWant(self._peers.index, allowance.report.at, allowance.report.limit, want)
         try:
-            await self._peers.request(treasurer_of(self._peers.states), asked, "")
+            await self._peers.request(treasurer_of(self._peers.states, self._peers.term), asked, "")
         except TopicsError:
             await trio.sleep(ORDER_AGAIN_S)
 
@@ -99,19 +101,18 @@ class RoomTasks:
                 await self._allowance.wanting.wait()
 
     def _appointed(self) -> Treasurer | None:
-        """The treasurer, if it is here, with what the supervisor says of the shards."""
-        states = self._peers.states
-        before, self._acting = self._acting, treasurer_of(states) == self._peers.index
+        """The treasurer, if it is here, with what is known of the shards."""
+        peers, states = self._peers, self._peers.states
+        before, self._acting = self._acting, treasurer_of(states, peers.term) == peers.index
         if not self._acting:
             return None
         if not before:
-            epoch = epoch_of(states, self._peers.index)
+            epoch = epoch_of(states, peers.index, peers.term)
             if self._treasurer is None or epoch > self._treasurer.epoch:
                 self._treasurer = Treasurer(self._cap, len(states), epoch)
         assert self._treasurer is not None
-        for state in states:
-            here, failed = state.phase == "ready", state.phase == "failed"
-            self._treasurer.seen(state.index, state.incarnation, here=here, failed=failed)
+        for index in range(len(states)):
+            self._treasurer.seen(index, peers.life(index), here=peers.ready(index), failed=peers.lost(index))
         return self._treasurer
 
     async def _send(self, treasurer: Treasurer, index: int, order: RoomOrder) -> None:
@@ -133,11 +134,14 @@ def _always() -> bool:
     return True
 
 
-def treasurer_of(states: list[ShardState]) -> int:
-    """The shard whose treasurer divides the caps."""
-    return next((state.index for state in states if state.phase != "failed"), 0)
+def treasurer_of(states: list[ShardState], term: int = 0) -> int:
+    """The shard whose treasurer divides the caps. `term` is that of the asking shard where each has a holder of its
+    own, else 0."""
+    return 0 if term else next((state.index for state in states if state.phase != "failed"), 0)
 
 
-def epoch_of(states: list[ShardState], index: int) -> tuple[int, int, int]:
+def epoch_of(states: list[ShardState], index: int, term: int = 0) -> tuple[int, int, int]:
     """The epoch of a treasurer that begins now."""
+    if term:
+        return term, 0, index
     return sum(state.term for state in states), sum(state.incarnation for state in states), index

@@ -68,7 +68,7 @@ class Forward:
         """Make the copies of every topic again that existed at the last stop.
 
         Reports as started when the shard may serve: when all topics are restored, or when all others wait for a shard
-        that cannot start. Topics that wait are refused until all of them are restored, and no checkpoint is made. So
+        that is away. Topics that wait are refused until all of them are restored, and no checkpoint is made. So
         the log keeps all frames, and a process that dies meanwhile begins again.
         """
         restores = self._shard.restoring.restores()
@@ -77,7 +77,7 @@ class Forward:
             for restore in restores:
                 nursery.start_soon(self._restore, restore, places)
             while left := {restore.name for restore in restores if not restore.done}:
-                if self._shard.restoring.waiting is None and self._peers.one_failed and left <= self._blocked:
+                if self._shard.restoring.waiting is None and self._peers.one_away and left <= self._blocked:
                     log.error("sources_away", topics=len(left), action="the others are served")
                     self._shard.restoring.waiting = frozenset(left)
                     task_status.started()

@@ -67,7 +67,7 @@ from proto.ipc.operations import (
     RouterSource,
     StateGet,
 )
-from proto.model.errors import ErrorCode, TopicsError, not_ready
+from proto.model.errors import ErrorCode, TopicsError, starting
 from proto.model.keys import Key, check_name
 from proto.model.router import (
     PATCH,
@@ -161,7 +161,7 @@ class Registrar:
 
     def _take(self, request: Request[RegistrarRequest], caller: Hashable, respond: Respond, work: _Work) -> None:
         if self._nursery is None:
-            raise not_ready("changes of routers are made by shard 0 only, and not before it serves", outcome="not_done")
+            raise starting("changes of routers are made by shard 0 only, and not before it serves")
         key, size = request.options.key, max(len(request.body), LEAST_BYTES)
         if self._open and self._sizes.total() + size > MOST_BYTES:
             raise _too_many("", MOST_BYTES)

@@ -22,11 +22,13 @@ import trio
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation, Reading, RouterDelete, RouterGraph
-from proto.model.errors import ErrorCode, TopicsError, not_ready
+from proto.model.errors import ErrorCode, TopicsError, is_passing, not_ready
 from proto.model.router import RouterConfig, from_map
 
 A = TypeVar("A")
 
+ASK_AGAIN_S = 0.1
+"""Seconds between two requests to a shard that moves."""
 UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
 """Errors after which a change may or may not have been made."""
 
@@ -35,10 +37,10 @@ class Asking(Protocol):
     """All shards, this one included: see `shardd.process.peers`."""
 
     @property
-    def lives(self) -> tuple[str, ...]: ...
+    def lives(self) -> tuple[int | str, ...]: ...
 
     @property
-    def incarnation(self) -> int: ...
+    def epoch(self) -> int: ...
 
     def index_of(self, topic: str) -> int: ...
 
@@ -66,7 +68,7 @@ class Graph:
         """None: it has to be read. Only a request with the turn sets or changes it; any may forget it."""
         self._seen: dict[str, Known] = {}
         """The graph when all shards were last read."""
-        self._lives: tuple[str, ...] = ()
+        self._lives: tuple[int | str, ...] = ()
         self.reading: Reading = (0, 0)
         """The last reading. A change of a router names the one that it rests on, and a shard that was asked for a later
         one refuses it. So no change of an earlier time that waits somewhere contradicts what is known."""
@@ -113,7 +115,7 @@ class Graph:
         lives = self._peers.lives
         if self._known is not None and lives == self._lives:
             return self._known, None
-        self.reading = self._peers.incarnation, self.reading[1] + 1
+        self.reading = self._peers.epoch, self.reading[1] + 1
         known, older, absent = await self._gather(self.reading)
         if absent is None:
             for name, config in older:
@@ -157,8 +159,14 @@ class Graph:
 
     async def _ask(self, index: int, operation: Operation[A], topic: str, deadline_ns: int) -> Reply[A]:
         with trio.move_on_after(self._timeout_s):
-            await self._peers.returned(index)
-            return await self._peers.request(index, operation, topic, deadline_ns=deadline_ns)
+            while True:
+                await self._peers.returned(index)
+                try:
+                    return await self._peers.request(index, operation, topic, deadline_ns=deadline_ns)
+                except TopicsError as error:
+                    if not is_passing(error, index):
+                        raise
+                await trio.sleep(ASK_AGAIN_S)
         raise not_ready(
             f"shard {index} has not answered in time; the request may have taken effect", shard=index, outcome="unknown"
         )

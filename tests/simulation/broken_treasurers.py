@@ -26,8 +26,8 @@ class BelievesOldReports(Treasurer):
 class ForgetsTheDead(Treasurer):
     """Rule 3: a shard that has died holds nothing until its successor reports."""
 
-    def _succeeded(self, account: Account, incarnation: int) -> None:
-        super()._succeeded(account, incarnation)
+    def _succeeded(self, account: Account, life: int | str) -> None:
+        super()._succeeded(account, life)
         if account.booked is not None:
             account.booked = Room(0, 0)
 

@@ -384,7 +384,7 @@ class World:
         treasurers = [shard.treasurer for shard in self.shards if shard.up and shard.acting and shard.treasurer]
         for home in treasurers:
             for shard, account in zip(self.shards, home.accounts, strict=True):
-                same = shard.allowance.report.at[:3] == home.epoch and shard.incarnation == account.incarnation
+                same = shard.allowance.report.at[:3] == home.epoch and shard.incarnation == account.life
                 if shard.up and same and account.booked is not None:
                     limit, booked = shard.allowance.limit, account.booked
                     if limit.topics > booked.topics or limit.bytes > booked.bytes:

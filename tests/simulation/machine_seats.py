@@ -357,7 +357,7 @@ class Traffic:
             term = seat.replica.term if index == 0 else held.term
             treasurer.seen(index, term, here=term > 0, failed=False)
         for index, order in treasurer.orders(seat.now, serving=seat.serving()):
-            deliver = partial(self.order, seat, treasurer, index, treasurer.accounts[index].incarnation, order)
+            deliver = partial(self.order, seat, treasurer, index, treasurer.accounts[index].life, order)
             if not self.cluster.quiet and self.cluster.chance(STUCK if order.limit is None else STUCK_GRANTS):
                 self.post(partial(self.reported, seat, treasurer, index, order, None))
                 self.cluster.after(self.cluster.rng.uniform(3, 10), deliver)
@@ -374,7 +374,7 @@ class Traffic:
                 seat.treasurer.wanted(want, seat.now)
                 self.divide(seat)
 
-    def order(self, home: Seat, treasurer: Treasurer, index: int, term: int, order: RoomOrder) -> None:
+    def order(self, home: Seat, treasurer: Treasurer, index: int, term: int | str, order: RoomOrder) -> None:
         """It reaches the process that its link leads to, or none."""
         for seat in self.cluster.seats(index):
             replica, allowance = seat.replica, seat.allowance

@@ -51,6 +51,7 @@ class Holder:
         self.router.allow({OURS.public: "mA"})
         self.ahead_s = ahead_s
         self.silent = False
+        self.counted = (0, 0, 0)
         self.died_over: tuple[tuple[int, int], ...] = ()
         self.router.status = self._status
         self.requests: list[tuple[bytes, Request]] = []
@@ -60,7 +61,7 @@ class Holder:
         self.cable.start()
 
     def _status(self) -> Status:
-        return Status(clock_ns=self.now_ns(), silent=self.silent, died_over=self.died_over)
+        return Status(*self.counted, clock_ns=self.now_ns(), silent=self.silent, died_over=self.died_over)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + int(self.ahead_s * 1e9)

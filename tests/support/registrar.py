@@ -36,7 +36,7 @@ class Others:
 
     def __init__(self, shards: Callable[[], Sequence[Harness]], incarnation: int = 1) -> None:
         self._shards = shards
-        self.incarnation = incarnation
+        self.epoch = incarnation
         self._ids = count(1)
         self._met: list[Harness] = []
         self.away: set[int] = set()
@@ -120,7 +120,7 @@ class Registry:
     async def dies(self, which: Sequence[int] = (0,), survival: Survival = "drop") -> None:
         """Processes are killed, shard 0 among them, and their successors serve."""
         self._life.cancel()
-        self.others = Others(lambda: self.net.shards, self.others.incarnation + 1)
+        self.others = Others(lambda: self.net.shards, self.others.epoch + 1)
         self.net.crash([*which], survival)
         await self.begin()
 

@@ -11,20 +11,23 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.shards import client
+from gateway.shards import moves
 from proto.ipc import links
 from proto.ipc.control import ShardState
 from proto.ipc.message import Parked, Reply, Request
-from proto.ipc.operations import Ping, Stats
+from proto.ipc.operations import ListTopics, Page, Ping, Stats
 from proto.ipc.remote import KeyPair, RemoteRouter
 from proto.ipc.transport import MessageSocket
+from proto.model.errors import moving
 from proto.model.limits import Limits
 from shardd.clock import SystemClock
 from shardd.process.server import Server
 from shardd.shard import opened_shard
 from shardd.storage.disk import RealDisk
-from tests.support.gateway_stage import Client, Stage, echo, stage, until
+from tests.support.gateway_stage import Answer, Client, Stage, echo, stage, until
 from tests.support.holder import CLUSTER, Holder, holder
+
+WRITE = b'{"records":[{"data":1}]}'
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +72,7 @@ async def test_while_the_holder_is_not_reached_it_is_named() -> None:
 
 
 async def test_a_request_that_was_not_sent_waits_for_the_next_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE_S", 60)
+    monkeypatch.setattr(moves, "PATIENCE_S", 60)
     async with forwarding() as (here, there, connection), trio.open_nursery() as nursery:
         there.cable.whole = False
         there.cable.end_all()
@@ -201,3 +204,179 @@ async def test_when_the_holder_ends_its_clients_elsewhere_know_at_once(tmp_path:
         assert (answers[0].status, answers[0].json["error"]["detail"]["outcome"]) == (503, "unknown")
         answer = await theirs.ask("POST", "/v0/topics/t", b'{"records":[{"data":1}]}')
         assert (answer.status, answer.json["error"]["detail"]["outcome"]) == (503, "not_done")
+
+
+def unheld() -> ShardState:
+    """As a standby reports a shard that no machine holds."""
+    return ShardState(0, "standby", "ipc://own", 1)
+
+
+def refuse(there: Holder) -> list[Request]:
+    """Have a holder refuse requests as one does that hands its shard over. Returns those that it will get."""
+    refused: list[Request] = []
+
+    def answer(request: Request) -> Reply[Any]:
+        if isinstance(request.options, Ping):
+            return Reply(request.id)
+        if not isinstance(request.options, Stats):
+            refused.append(request)
+        return Reply(request.id, error=moving(0))
+
+    there.answer = answer  # type: ignore[method-assign]
+    return refused
+
+
+@asynccontextmanager
+async def moved() -> AsyncIterator[tuple[Stage, Holder, Holder, Client]]:
+    """As `forwarding`, and the next holder, which echoes."""
+    async with forwarding() as (here, there, connection), holder() as heir:
+        heir.answer = there.answer  # type: ignore[method-assign]
+        yield here, there, heir, connection
+
+
+async def test_requests_that_a_moving_shard_refuses_go_to_its_next_holder() -> None:
+    async with moved() as (here, there, heir, _), trio.open_nursery() as nursery:
+        refused = refuse(there)
+        answers: list[Answer] = []
+
+        async def ask(number: int) -> None:
+            async with here.client() as asking:
+                body = b'{"records":[{"data":%d}]}' % number
+                answers.append(await asking.ask("POST", "/v0/topics/t", body))
+
+        for number in range(5):
+            nursery.start_soon(ask, number)
+        await until(lambda: here.gateway.flight.count == 5 and here.gateway.shards.returns(0))
+        await until(lambda: not here.gateway.shards.statistics().waiting)
+        assert len(refused) == 5, "those that wait are not sent to find out"
+        here.gateway.shards.update([unheld()])
+        for number in range(5, 8):  # these are not sent
+            nursery.start_soon(ask, number)
+        await until(lambda: here.gateway.flight.count == 8)
+        assert not answers
+        here.gateway.shards.update([heir.state()])
+        await until(lambda: len(answers) == 8)
+        assert {answer.status for answer in answers} == {200}
+        assert sorted(json.loads(answer.json["body"])["records"][0]["data"] for answer in answers) == list(range(8))
+
+
+async def test_a_move_that_is_given_up_is_latency() -> None:
+    async with moved() as (_, there, _, connection), trio.open_nursery() as nursery:
+        plain = there.answer
+        refused = refuse(there)
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await connection.ask("POST", "/v0/topics/t", WRITE))
+
+        nursery.start_soon(ask)
+        await until(lambda: bool(refused))
+        await trio.sleep(0.2)  # longer than the pause between two questions
+        assert not answers
+        there.answer = plain  # type: ignore[method-assign]
+        await until(lambda: bool(answers))
+        assert answers[0].status == 200
+
+
+async def test_a_move_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "MOVING_S", 0.1)
+    async with moved() as (here, there, _, connection):
+        refuse(there)
+        answer = await connection.ask("POST", "/v0/topics/t", WRITE)
+        assert (answer.status, answer.json["error"]["detail"]["reason"]) == (503, "moving")
+        assert answer.json["error"]["detail"]["outcome"] == "not_done"
+        here.gateway.shards.update([unheld()])
+        there.cable.end_all()
+        await until(lambda: not here.gateway.shards.serving(0))
+        answer = await connection.ask("POST", "/v0/topics/t", WRITE)
+        assert (answer.status, answer.json["error"]["detail"]["outcome"]) == (503, "not_done")
+        assert "no machine holds shard 0" in answer.json["error"]["message"]
+
+
+async def test_a_request_of_unknown_outcome_is_not_sent_again() -> None:
+    async with moved() as (here, there, heir, connection), trio.open_nursery() as nursery:
+        plain, taken = there.answer, []
+
+        def answer(request: Request) -> Any:
+            if isinstance(request.options, Ping | Stats):
+                return plain(request)
+            taken.append(request)
+            return None
+
+        there.answer = answer  # type: ignore[method-assign]
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await connection.ask("POST", "/v0/topics/t", WRITE))
+
+        nursery.start_soon(ask)
+        await until(lambda: bool(taken))
+        here.gateway.shards.update([heir.state()])
+        await until(lambda: bool(answers))
+        assert (answers[0].status, answers[0].json["error"]["detail"]["outcome"]) == (503, "unknown")
+        await until(lambda: here.gateway.shards.serving(0))
+        assert not [request for _, request in heir.requests if request.topic]
+
+
+async def test_a_long_poll_goes_on_at_the_next_holder() -> None:
+    async with moved() as (here, there, heir, connection), trio.open_nursery() as nursery:
+        plain, parked = there.answer, []
+
+        def answer(request: Request) -> Any:
+            if request.topic != "parked":
+                return plain(request)
+            parked.append(request.id)
+            return Parked(request.id)
+
+        there.answer = answer  # type: ignore[method-assign]
+        answers: list[Answer] = []
+
+        async def poll() -> None:
+            body = b'{"from_seq":0,"wait_ms":20000}'
+            answers.append(await connection.ask("POST", "/v0/topics/parked/diff", body))
+
+        nursery.start_soon(poll)
+        await until(lambda: bool(parked))
+        refuse(there)
+        there.router.send(Reply(parked[0], error=moving(0)), there.names[-1])
+        await until(lambda: here.gateway.shards.returns(0))
+        here.gateway.shards.update([unheld()])
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not answers
+        here.gateway.shards.update([heir.state()])
+        await until(lambda: bool(answers))
+        assert (answers[0].status, answers[0].json.get("op")) == (200, "diff"), answers[0].json
+
+
+async def test_a_list_of_all_shards_waits_for_one_that_moves() -> None:
+    async with moved() as (here, there, heir, connection), trio.open_nursery() as nursery:
+        refused = refuse(there)
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await connection.ask("GET", "/v0/topics"))
+
+        nursery.start_soon(ask)
+        await until(lambda: here.gateway.shards.returns(0))
+        assert refused
+
+        def answer(request: Request) -> Reply[Any]:
+            extra = Page((), False) if isinstance(request.options, ListTopics) else None
+            return Reply(request.id, b"[]" if extra else b"", extra=extra)
+
+        heir.answer = answer  # type: ignore[method-assign]
+        here.gateway.shards.update([heir.state()])
+        await until(lambda: bool(answers))
+        assert answers[0].status == 200
+
+
+async def test_what_another_machine_holds_does_not_count_here() -> None:
+    async with forwarding() as (here, there, connection):
+        there.counted = (3, 5, 8)
+        here.gateway.shards.ask(0, Stats())
+        await until(lambda: here.gateway.shards.counters[0] == (3, 5, 8))
+        lines = (await connection.ask("GET", "/v0/metrics")).raw.decode().splitlines()
+        assert "topics_topics 0.0" in lines
+        assert 'topics_shard_phase{phase="standby",shard="0"} 1.0' in lines
+        assert 'topics_shard_up{shard="0"} 1.0' in lines
+        assert (await connection.ask("GET", "/v0/ready")).json["topics"] == 3, "of the whole service"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
 
 from gateway.streams.watch_sessions import Sessions
 from shardd.operations.session_streams import TAKE_S
-from tests.support.gateway_stage import Client, Stage, stage, until
+from tests.support.gateway_events import Events
+from tests.support.gateway_stage import Stage, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import RealShard, start_real
 
@@ -40,29 +39,7 @@ async def gateways(count: int = 2) -> AsyncIterator[tuple[Harness, list[Stage], 
         over.set()
 
 
-class Events:
-    """An open stream, read event by event."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def next(self) -> tuple[str, Any]:
-        """The next event's name and data."""
-        while True:
-            while b"\n\n" not in self._client.buffer:
-                await self._client._more()
-            text, _, self._client.buffer = self._client.buffer.partition(b"\n\n")
-            fields = dict(line.split(": ", 1) for line in text.decode().splitlines() if ": " in line)
-            if "data" in fields:
-                return fields["event"], json.loads(fields["data"])
-
-    async def record(self) -> list[Any]:
-        while True:
-            event, data = await self.next()
-            assert event != "error", data
-            if event == "record":
-                return [each["data"] for each in data["records"]]
-
+class Stream(Events):
     async def taken_over(self) -> None:
         """Read up to the last event of a stream that ends for another one."""
         event, data = await self.next()
@@ -82,10 +59,10 @@ async def session(there: Stage) -> str:
 
 
 @asynccontextmanager
-async def streaming(there: Stage, url: str) -> AsyncIterator[Events]:
+async def streaming(there: Stage, url: str) -> AsyncIterator[Stream]:
     async with there.client() as client:
         await client.send(b"GET " + url.encode() + b" HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
-        yield Events(client)
+        yield Stream(client)
 
 
 def hang(there: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ async def test_an_exception_in_a_sample_ends_no_gateway(autojump_clock: trio.tes
     tried = 0
 
     class Broken:
-        async def ask_serving(self, *_: Any) -> None:
+        async def ask_serving(self, *_: Any, **__: Any) -> None:
             nonlocal tried
             tried += 1
             raise ZeroDivisionError

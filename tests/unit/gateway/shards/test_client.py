@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gateway.shards import client
+from gateway.shards import moves
 from proto.ipc.control import ShardState
 from tests.support.gateway_stage import Answer, Stage, echo, stage, until
 
@@ -19,7 +19,7 @@ async def write(there: Stage, answers: list[Answer]) -> None:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch, _short_patience: None) -> None:
-    monkeypatch.setattr(client, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(moves, "PATIENCE_S", 60.0)
 
 
 async def test_a_request_waits_for_a_shard_that_returns() -> None:
@@ -35,7 +35,7 @@ async def test_a_request_waits_for_a_shard_that_returns() -> None:
 
 
 async def test_it_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(moves, "PATIENCE_S", 0.01)
     async with stage() as there:
         answers: list[Answer] = []
         await write(there, answers)
@@ -47,7 +47,7 @@ async def test_it_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("phase", ["failed", "standby", "stopping"])
 async def test_it_does_not_wait_for_a_shard_that_does_not_return(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    monkeypatch.setattr(client, "PATIENCE_S", float("inf"))
+    monkeypatch.setattr(moves, "PATIENCE_S", float("inf"))
     async with stage() as there, trio.open_nursery() as nursery:
         answers: list[Answer] = []
         await write(there, answers)

@@ -115,3 +115,49 @@ async def test_a_lost_link_is_not_made_again_when_the_shard_has_no_holder_any_mo
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert links.current(0) is None
         assert len(there.names) == 1
+
+
+@pytest.mark.parametrize("phase", ["down", "failed"])
+async def test_a_process_that_follows_the_shard_and_cannot_start_keeps_no_holder_from_being_reached(phase: str) -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([replace(there.state(), phase=phase)])
+        there.cable.end_all()
+        await until(lambda: not reaches(links))
+        assert links.elsewhere(0)
+        assert links.returns(0)
+        await until(lambda: reaches(links))
+        assert not links.returns(0)
+        links.update([replace(there.state(), phase="open", holder="", holder_at="", holder_key="")])
+        assert reaches(links), "it begins to look"
+        links.update([ShardState(0, "ready", "ipc://own", 2)])
+        assert not links.elsewhere(0)
+
+
+async def test_who_is_waited_for() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        assert not links.returns(0)
+        links.update([replace(there.state(), phase="open", holder="", holder_at="", holder_key="")])
+        assert not links.returns(0), "the link is there"
+        there.cable.whole = False
+        there.cable.end_all()
+        await until(lambda: not reaches(links))
+        for phase in ("down", "open", "replay", "derive"):
+            links.update([ShardState(0, phase)])
+            assert links.returns(0)
+        for phase in ("failed", "stopping", "ready"):
+            links.update([ShardState(0, phase, "ipc://own")])
+            assert not links.returns(0)
+        links.update([ShardState(0, "standby")])
+        assert links.returns(0)
+        assert links.unheld(0)
+        links.update([ShardState(0, "standby", holder="http://b")])
+        assert not links.returns(0), "a machine that hears no other one"
+
+
+async def test_without_a_cluster_a_standby_waits_for_no_holder() -> None:
+    async with holder() as there, asker(there, None) as links:
+        links.update([ShardState(0, "standby")])
+        assert not links.unheld(0)
+        assert not links.returns(0)

@@ -11,7 +11,7 @@ import trio.testing
 from proto.ipc import operations
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation, RouterDelete, RouterGraph, StateGet
-from proto.model.errors import ErrorCode, TopicsError, not_ready
+from proto.model.errors import ErrorCode, TopicsError, moving, not_ready
 from proto.model.names import shard_of
 from proto.model.router import RouterConfig, as_map
 from shardd.routers.router_graph import Graph, is_certain
@@ -24,8 +24,8 @@ class Shards:
     """Two shards that answer with their routers, or do not serve."""
 
     def __init__(self) -> None:
-        self.lives: tuple[str, ...] = ("a", "b")
-        self.incarnation = 7
+        self.lives: tuple[int | str, ...] = ("a", "b")
+        self.epoch = 7
         self.routers: list[dict[str, tuple[str, int]]] = [{}, {}]
         """Of each shard: destination and time of creation by name."""
         self.asked: list[tuple[int, Operation[Any]]] = []
@@ -125,6 +125,25 @@ async def test_without_a_shard_there_is_what_was_last_seen_of_it_but_not_the_who
     shards.refusing, shards.lives = {}, ("a", "c")
     shards.routers[1]["late"] = (ONE, 4)
     assert "late" in await graph.whole(), "what was learned without a shard is not taken for everything"
+
+
+async def test_a_shard_that_moves_is_asked_again(
+    shards: Shards, graph: Graph, autojump_clock: trio.testing.MockClock
+) -> None:
+    shards.routers = [{"r": (ZERO, 1)}, {"q": (ONE, 2)}]
+    request, refusals = shards.request, [moving(1), moving(1), moving(0)]
+
+    async def refusing(index: int, operation: Operation[Any], *more: Any, **named: Any) -> Any:
+        if index == 1 and refusals:
+            raise refusals.pop(0)
+        return await request(index, operation, *more, **named)
+
+    shards.request = refusing  # type: ignore[method-assign]
+    with pytest.raises(TopicsError, match="shard 0 moves"):  # which shard 1 had asked
+        await graph.whole()
+    assert not refusals
+    assert destinations(await graph.whole()) == {"r": ZERO, "q": ONE}
+    assert trio.current_time() < 1
 
 
 async def test_another_error_of_a_shard_is_that_of_the_reading(shards: Shards, graph: Graph) -> None:
