@@ -50,6 +50,10 @@ class Shards:
         name: str = "",
         cluster: Cluster | None = None,
     ) -> None:
+        self.machine = "" if cluster is None else cluster.name
+        """The name of this machine, if the service has several."""
+        self.machines = [] if cluster is None else cluster.known
+        """All machines that the service has, or had."""
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
         """Topics that each shard has quarantined because their files cannot be read."""

@@ -6,6 +6,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
     supervisor → shard      Start(...), Shards([...]) and Askers({...}) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
                             Retire(), Drain(), Stop()
+    roster → supervisor,    Members({...}) at every change; passed on to shards and gateways
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
     the supervisor          (`proto.ipc.gateway_figures`)
@@ -78,6 +79,17 @@ class ShardState(Struct, frozen=True):
         return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 0.0
 
 
+class Machine(Struct, frozen=True):
+    """A machine that the service has, or had."""
+
+    name: str
+    """Which its data directory keeps."""
+    node: int
+    """Its number, which it keeps for ever, and no other machine ever gets."""
+    address: str = ""
+    """Where clients reach it; "" if it is no member now."""
+
+
 class Cluster(Struct, frozen=True):
     """What a process needs to hear other machines, and to be heard. See `proto.ipc.remote`."""
 
@@ -91,6 +103,10 @@ class Cluster(Struct, frozen=True):
     at: str = ""
     """Shard: under which host they find it: `tcp://host`."""
     members: dict[str, str] = {}
+    """As in `Members`."""
+    name: str = ""
+    """The name of this machine, as in `Machine`."""
+    known: list[Machine] = []
     """As in `Members`."""
 
     def __repr__(self) -> str:
@@ -189,9 +205,11 @@ class Progress(Struct, frozen=True, tag=True):
 
 
 class Members(Struct, frozen=True, tag=True):
-    """Roster, and shard: the machines whose askers are heard, by public key."""
+    """Roster, shard and gateway: the machines whose askers are heard, by public key."""
 
     machines: dict[str, str]
+    known: list[Machine] = []
+    """All that the service has, or had."""
 
 
 class Ready(Struct, frozen=True, tag=True): ...

@@ -83,7 +83,8 @@ class Copy:
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
-        heard = () if remote is None or start.cluster is None else (f"{start.cluster.at}:{remote.port}", remote.key)
+        cluster = start.cluster
+        heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.name)
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )

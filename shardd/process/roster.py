@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from proto.ipc.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Members, Ping, Pong, Ready, Start, Stop
+from proto.ipc.control import (
+    CONTROL_FD_VARIABLE,
+    EXIT_PERMANENT,
+    Failed,
+    Machine,
+    Members,
+    Ping,
+    Pong,
+    Ready,
+    Start,
+    Stop,
+)
 from proto.ipc.control_link import ControlLink
 from proto.process.core_dumps import leave_no_core
 from proto.process.log import configure
@@ -26,22 +36,22 @@ if TYPE_CHECKING:
 
 
 def _membership(start: Start, link: ControlLink) -> Membership:
-    """Blocks. Raises `StoreError`, OSError."""
+    """Raises `StoreError`."""
     from shardd.clock import SystemClock
-    from shardd.replication.members import Member, keys, machine_of
+    from shardd.replication.members import Member, keys
     from shardd.replication.membership import Membership
     from shardd.replication.seal import open_bucket
-    from shardd.storage.disk import RealDisk
 
     limits, cluster = start.limits, start.cluster
     assert cluster is not None
     store = open_bucket(limits.bucket, limits.bucket_key_file, limits.bucket_encrypt)
-    machine = machine_of(RealDisk(), Path(start.data_dir))
     endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
-    own = Member(machine, cluster.machine, start.address, cluster.public, endpoint, 0)
+    own = Member(cluster.name, cluster.machine, start.address, cluster.public, endpoint, 0)
 
-    async def heard(members: Mapping[str, Member]) -> None:
-        await link.send(Members(keys(members)))
+    async def heard(members: Mapping[str, Member], nodes: Mapping[int, str]) -> None:
+        at = {name: member.address for name, member in members.items()}
+        known = [Machine(name, number, at.get(name, "")) for number, name in nodes.items()]
+        await link.send(Members(keys(members), known))
 
     return Membership(store, own, start.created_ms, limits.term_ttl_ms / 1000, SystemClock().now_ms, heard)
 

@@ -2,33 +2,23 @@
 
     members/<machine>    in the bucket: a `Member`, in JSON; rewritten by its machine every third of the time to live
 
-A machine has a name that its data directory keeps (`MACHINE`), and a nonce for each start. Who may write to the bucket
-is trusted with all of its service. So this list says which keys are allowed, and an operator who deletes a member
-revokes its keys; a machine that runs writes it again. How old a member is plays no part in that.
+A machine has a name that its data directory keeps (`supervisor.process.datadir`), and a nonce for each start. Who may
+write to the bucket is trusted with all of its service. So this list says which keys are allowed, and an operator who
+deletes a member revokes its keys; a machine that runs writes it again. How old a member is plays no part in that.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from shardd.replication.names import MEMBERS
 from shardd.replication.store import Absent, Store, StoreError
-from shardd.storage.disk import Disk
 
-MACHINE = "machine.json"
 MOST = 256
 """Machines that are read; those after them, in the order of names, are not heard."""
-
-
-class Machine(Struct, frozen=True):
-    """`machine.json` in the data directory."""
-
-    machine: str
 
 
 class Member(Struct, frozen=True, omit_defaults=True):
@@ -45,25 +35,6 @@ class Member(Struct, frozen=True, omit_defaults=True):
     """Where its first shard hears other machines, the others at the ports after it; port 0 if each has any."""
     at_ms: int
     """Its wall clock when it wrote this."""
-
-
-def machine_of(disk: Disk, path: Path) -> str:
-    """The name of this machine, made when there is none yet. Blocks. Raises OSError."""
-    try:
-        return msgspec.json.decode(disk.read(path / MACHINE), type=Machine).machine
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    made = Machine(secrets.token_hex(8))
-    temporary = path / f"{MACHINE}.tmp"
-    file = disk.create(temporary)
-    try:
-        file.write([msgspec.json.encode(made)])
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(temporary, path / MACHINE)
-    disk.sync_dir(path)
-    return made.machine
 
 
 def publish(store: Store, member: Member) -> None:

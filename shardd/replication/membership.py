@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.members import Member, publish, read_all, withdraw
+from shardd.replication.nodes import number, read_nodes
 from shardd.replication.outage import Outage
 from shardd.replication.role import in_thread
 from shardd.replication.store import Store, StoreError
@@ -29,8 +30,8 @@ A = TypeVar("A")
 
 
 class Membership:
-    """Of machine `own` in the service that began at `created_ms`. `heard` is called with all members, by machine, when
-    they were read first, and at each change besides that of their clocks."""
+    """Of machine `own` in the service that began at `created_ms`. `heard` is called with all members, by machine, and
+    with all nodes, when they were read first, and at each change besides that of their clocks."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Membership:
         created_ms: int,
         ttl_s: float,
         now_ms: Callable[[], int],
-        heard: Callable[[Mapping[str, Member]], Awaitable[None]],
+        heard: Callable[[Mapping[str, Member], Mapping[int, str]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._own = own
@@ -52,6 +53,9 @@ class Membership:
     async def run(self) -> None:
         """Write and read until cancelled."""
         while not await self._try(self._is_ours):  # noqa: ASYNC110 - the bucket has no event
+            await trio.sleep(self._pause_s)
+        # Before its member is written: a machine that sees a new member finds its node.
+        while not await self._try(partial(number, self._store, self._own.machine)):  # noqa: ASYNC110 - the same
             await trio.sleep(self._pause_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
@@ -73,6 +77,7 @@ class Membership:
 
     async def _read(self) -> None:
         known: dict[str, Member] = {}
+        nodes: dict[int, str] = {}
         told: list[Member] | None = None
         while True:
             found = await self._try(partial(read_all, self._store, known))
@@ -80,9 +85,11 @@ class Membership:
                 known = found
                 lasting = [msgspec.structs.replace(each, at_ms=0) for each in known.values()]
                 if lasting != told:
-                    told = lasting
-                    _log.info("members", machines=[each.address for each in told])
-                    await self._heard(known)
+                    read = await self._try(partial(read_nodes, self._store, nodes))
+                    if read is not None:
+                        told, nodes = lasting, read
+                        _log.info("members", machines=[each.address for each in told])
+                    await self._heard(known, nodes)  # without nodes too: a key may be revoked
             await trio.sleep(self._pause_s)
 
     async def withdraw(self) -> None:

@@ -64,18 +64,19 @@ def address(settings: Settings, shards: int) -> Address | None:
 class Machines:
     """What this machine and the others know of each other. `changed` is called at news of the members."""
 
-    def __init__(self, at: Address, changed: Callable[[], None]) -> None:
+    def __init__(self, at: Address, name: str, changed: Callable[[], None]) -> None:
+        """`name` is this machine's, see `datadir.machine_name`."""
         from proto.ipc.remote import KeyPair  # loads ZeroMQ
 
         keys = KeyPair.new()
         self._at = at
-        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret)
+        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret, name=name)
         self._changed = changed
         self.members = Members({})
 
     def of_asker(self) -> Cluster:
         """For a gateway, which asks other machines."""
-        return self._cluster
+        return replace(self._cluster, known=self.members.known)
 
     def of_shard(self, index: int) -> Cluster:
         """For a shard, which hears them as well; and for the roster, as shard 0."""

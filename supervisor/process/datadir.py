@@ -3,6 +3,7 @@
     .                flock held by the supervisor and, by inheritance, by every shard process
     LOCK             the same; contains the supervisor's process id
     manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
+    machine.json     {"machine": "<name>"}, if the service has several machines
     shard-00 …       one per shard; its content belongs to the shard
 
 The state found decides the action:
@@ -34,6 +35,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -47,6 +49,7 @@ from supervisor.process.safe_folder import Folder, NotPlain, read
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MACHINE = "machine.json"
 LOCK = "LOCK"
 RESHARD_DECISION = "reshard.json"
 """Exists while `topics reshard` exchanges the shards; the service must not start then."""
@@ -313,6 +316,20 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write and sync the manifest of a data directory. Raises OSError."""
     fields = {"format": FORMAT, "shards": manifest.shards, "created_ms": manifest.created_ms}
     _write(path / MANIFEST, json.dumps(fields).encode() + b"\n")
+
+
+def machine_name(path: Path) -> str:
+    """The name of the machine with this data directory, made when there is none yet. Raises OSError."""
+    target = path / MACHINE
+    try:
+        name = json.loads(read(target))["machine"]
+        if isinstance(name, str) and name.isalnum():
+            return name
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    name = secrets.token_hex(8)
+    _write(target, json.dumps({"machine": name}).encode() + b"\n")
+    return name
 
 
 def _write(target: Path, content: bytes) -> None:

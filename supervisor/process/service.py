@@ -37,7 +37,7 @@ from supervisor.process import listener, reaper, rundir
 from supervisor.process.audit_file import AuditFile
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children
 from supervisor.process.cluster import Address, Machines
-from supervisor.process.datadir import DataDir, shard_name
+from supervisor.process.datadir import DataDir, machine_name, shard_name
 from supervisor.process.forks import GATEWAY, ROSTER, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
 from supervisor.process.listener import Protocols
@@ -81,7 +81,8 @@ class Service:
         audit: AuditFile | None = None,
         cluster: Address | None = None,
     ) -> None:
-        self._machines = None if cluster is None else Machines(cluster, self._members_changed)
+        name = "" if cluster is None else machine_name(data.path)
+        self._machines = None if cluster is None else Machines(cluster, name, self._members_changed)
         self._settings = settings
         self._data = data
         self._runtime = runtime
@@ -195,8 +196,8 @@ class Service:
         return replace(self._start_of_shard(0, 0), role="roster", endpoint="", in_hand_fd=-1)
 
     def _members_changed(self) -> None:
-        for shard in self._shards:
-            self._news[shard.name].set()
+        for child in (*self._shards, *self._gateways):
+            self._news[child.name].set()
 
     def _start_of_gateway(self) -> Start:
         return Start(
@@ -393,8 +394,8 @@ class Service:
             self._news[child.name] = trio.Event()
             if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
-                if self._machines is not None:
-                    await child.tell(self._machines.members)
+            if self._machines is not None:
+                await child.tell(self._machines.members)
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:

@@ -139,8 +139,9 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "clock": set(),
         "delivery": {"clock", "storage", "topic"},
         "frames": {"topic"},
-        "inspect": {"changes", "clock", "delivery", "queues", "recovery", "routers", "storage", "topic"},
-        "log_follower": {"delivery", "routers", "storage"},
+        "inspect": {"changes", "clock", "delivery", "leaders", "queues", "recovery", "routers", "storage", "topic"},
+        "leaders": set(),
+        "log_follower": {"delivery", "leaders", "routers", "storage"},
         "offline": {
             "changes",
             "checkpoint",
@@ -168,7 +169,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         },
         "queues": {"changes", "delivery", "frames", "storage", "topic"},
         "recovery": {"errors", "clock", "frames", "storage", "topic"},
-        "replication": {"clock", "errors", "storage"},
+        "replication": {"clock", "errors", "leaders", "storage"},
         "routers": {"changes", "clock", "frames", "storage", "topic"},
         "restoring": {"changes", "recovery", "routers", "topic"},
         "shard": {

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from shardd.replication import members
-from shardd.replication.members import MACHINE, Member, keys, machine_of, publish, read_all, withdraw
+from shardd.replication.members import Member, keys, publish, read_all, withdraw
 from shardd.replication.store import StoreError, Unreachable
-from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 
 
@@ -88,13 +85,3 @@ def test_a_machine_withdraws_its_own_member_only() -> None:
     withdraw(store, member("a", "m2"))
     withdraw(store, member("a", "m2"))
     assert not store.objects
-
-
-def test_a_machine_keeps_its_name(tmp_path: Path) -> None:
-    disk = RealDisk()
-    name = machine_of(disk, tmp_path)
-    assert machine_of(disk, tmp_path) == name
-    (tmp_path / "other").mkdir()
-    assert machine_of(disk, tmp_path / "other") != name
-    (tmp_path / MACHINE).write_bytes(b"{torn")
-    assert machine_of(disk, tmp_path) != name

@@ -12,7 +12,8 @@ import trio
 from shardd.replication.attach import FORMAT, Service
 from shardd.replication.members import Member, publish
 from shardd.replication.membership import Membership
-from shardd.replication.names import SERVICE
+from shardd.replication.names import NODES, SERVICE
+from shardd.replication.nodes import number
 from shardd.replication.store import StoreError, Unreachable
 from tests.support.bucket import MemoryStore
 from tests.unit.shardd.replication.test_members import member
@@ -29,10 +30,12 @@ def bucket(created_ms: int = CREATED_MS) -> MemoryStore:
 class Heard:
     def __init__(self) -> None:
         self.news: list[dict[str, Member]] = []
+        self.nodes: dict[int, str] = {}
         self.changed = trio.Event()
 
-    async def __call__(self, members: Mapping[str, Member]) -> None:
+    async def __call__(self, members: Mapping[str, Member], nodes: Mapping[int, str]) -> None:
         self.news.append(dict(members))
+        self.nodes = dict(nodes)
         self.changed.set()
         self.changed = trio.Event()
 
@@ -139,3 +142,32 @@ async def test_a_machine_that_stops_is_a_member_no_more() -> None:
         await heard.until("a")
     await membership.withdraw()
     assert "members/a" not in store.objects
+
+
+async def test_a_machine_has_its_number_before_it_is_a_member_and_hears_those_of_others() -> None:
+    store = bucket()
+    number(store, "b")
+    async with running(store) as (_, heard):
+        await heard.until("a")
+        assert heard.nodes == {1: "b", 2: "a"}
+        calls = [name for _, name in store.calls]
+        assert calls.index("nodes/00000000000000000002") < calls.index("members/a")
+        number(store, "c")
+        publish(store, member("c"))
+        await heard.until("a", "c")
+        assert heard.nodes == {1: "b", 2: "a", 3: "c"}
+
+
+async def test_while_nodes_cannot_be_read_a_key_is_revoked_all_the_same() -> None:
+    store = bucket()
+    publish(store, member("b"))
+
+    def fault(operation: str, name: str) -> StoreError | None:
+        return Unreachable("no connection") if operation == "list" and name == NODES else None
+
+    async with running(store) as (_, heard):
+        await heard.until("a", "b")
+        store.fault = fault
+        store.delete("members/b")
+        await heard.until("a")
+        assert heard.nodes == {1: "a"}

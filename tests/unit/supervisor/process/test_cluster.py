@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proto.ipc.control import Members, Ping
+from proto.ipc.control import Machine, Members, Ping
 from supervisor.config.settings import Settings
 from supervisor.process.cluster import Address, Machines, address
 from supervisor.process.listener import ListenError
@@ -67,19 +67,21 @@ def test_what_cannot_be_listened_on_is_refused(settings: Settings, said: str) ->
 
 def test_shards_hear_the_members_that_the_roster_has_reported() -> None:
     changes: list[int] = []
-    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), lambda: changes.append(1))
+    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), "one", lambda: changes.append(1))
     assert machines.of_shard(1).members == {}
-    machines.heard(Members({"key": "mB"}))
+    known = [Machine("one", 1, "http://one"), Machine("two", 2)]
+    machines.heard(Members({"key": "mB"}, known))
     machines.heard(Ping())
     assert changes == [1]
     shard, gateway = machines.of_shard(1), machines.of_asker()
     assert (shard.members, shard.listen, shard.at) == ({"key": "mB"}, "127.0.0.1:4101", "tcp://one")
     assert (gateway.members, gateway.listen, gateway.at) == ({}, "", "")
-    assert (gateway.machine, gateway.public) == (shard.machine, shard.public)
+    assert (gateway.machine, gateway.public, gateway.name) == (shard.machine, shard.public, shard.name)
+    assert (gateway.name, gateway.known) == ("one", known)
 
 
 def test_keys_and_nonces_are_new_for_each_start_and_the_secret_is_not_shown() -> None:
-    made = [Machines(Address("127.0.0.1", 0, ""), lambda: None).of_asker() for _ in range(2)]
+    made = [Machines(Address("127.0.0.1", 0, ""), "one", lambda: None).of_asker() for _ in range(2)]
     assert len({each.machine for each in made}) == len({each.secret for each in made}) == 2
     assert all(each.machine.startswith("m") for each in made)
     assert made[0].secret not in repr(made[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process.datadir import DataDir, DataDirError, Manifest, decide, parse_manifest
+from supervisor.process.datadir import MACHINE, DataDir, DataDirError, Manifest, decide, machine_name, parse_manifest
 
 
 def open_dir(path: Path, shards: int | None = None, takeover_s: float = 0) -> DataDir:
@@ -291,3 +291,18 @@ def test_a_LOCK_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None
     (tmp_path / "LOCK").chmod(0o666)
     DataDir.open(tmp_path, 1, 0).close()
     assert (tmp_path / "LOCK").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_machine_keeps_its_name(tmp_path: Path) -> None:
+    name = machine_name(tmp_path)
+    assert machine_name(tmp_path) == name
+    (tmp_path / "other").mkdir()
+    assert machine_name(tmp_path / "other") != name
+
+
+@pytest.mark.parametrize("torn", ["", "{torn", "[]", '{"machine": 7}', '{"machine": "../up"}', '{"machine": ""}'])
+def test_a_name_that_cannot_be_read_is_made_again(tmp_path: Path, torn: str) -> None:
+    (tmp_path / MACHINE).write_text(torn)
+    name = machine_name(tmp_path)
+    assert name.isalnum()
+    assert machine_name(tmp_path) == name
