@@ -50,7 +50,7 @@ class Shards:
         name: str = "",
         cluster: Cluster | None = None,
     ) -> None:
-        self.machine = "" if cluster is None else cluster.name
+        self.machine = "" if cluster is None else cluster.member
         """The name of this machine, if the service has several."""
         self.machines = [] if cluster is None else cluster.known
         """All machines that the service has, or had."""

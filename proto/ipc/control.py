@@ -104,7 +104,7 @@ class Cluster(Struct, frozen=True):
     """Shard: under which host they find it: `tcp://host`."""
     members: dict[str, str] = {}
     """As in `Members`."""
-    name: str = ""
+    member: str = ""
     """The name of this machine, as in `Machine`."""
     known: list[Machine] = []
     """As in `Members`."""

@@ -84,7 +84,7 @@ class Copy:
             self.disk = TermDisk(nonce)
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
         cluster = start.cluster
-        heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.name)
+        heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.member)
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )

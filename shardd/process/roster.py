@@ -46,7 +46,7 @@ def _membership(start: Start, link: ControlLink) -> Membership:
     assert cluster is not None
     store = open_bucket(limits.bucket, limits.bucket_key_file, limits.bucket_encrypt)
     endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
-    own = Member(cluster.name, cluster.machine, start.address, cluster.public, endpoint, 0)
+    own = Member(cluster.member, cluster.machine, start.address, cluster.public, endpoint, 0)
 
     async def heard(members: Mapping[str, Member], nodes: Mapping[int, str]) -> None:
         at = {name: member.address for name, member in members.items()}

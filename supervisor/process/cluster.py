@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from proto.ipc.control import Cluster, Control, Members
 from supervisor.config.settings import Settings
 from supervisor.process import listener
+from supervisor.process.datadir import DataDir
 from supervisor.process.listener import ListenError
 
 VARIABLE = "TOPICS_CLUSTER_LISTEN"
@@ -30,13 +31,16 @@ class Address:
     host: str
     port: int
     at: str
+    machine: str = ""
+    """The name of this machine."""
 
     def of(self, index: int) -> str:
         return f"{self.host}:{self.port + index if self.port else 0}"
 
 
-def address(settings: Settings, shards: int) -> Address | None:
-    """None without `TOPICS_CLUSTER_LISTEN`. Raises `ListenError`."""
+def address(settings: Settings, data: DataDir) -> Address | None:
+    """None without `TOPICS_CLUSTER_LISTEN`. Raises `ListenError`, `DataDirError`."""
+    shards = data.shards
     given = settings.cluster_listen
     if not given:
         return None
@@ -58,19 +62,18 @@ def address(settings: Settings, shards: int) -> Address | None:
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         at = (urlsplit(settings.advertise).hostname if settings.advertise else None) or socket.gethostname()
         at = f"[{at}]" if ":" in at else at
-    return Address(f"[{host}]" if ":" in host else host, port, f"tcp://{at}")
+    return Address(f"[{host}]" if ":" in host else host, port, f"tcp://{at}", data.machine())
 
 
 class Machines:
     """What this machine and the others know of each other. `changed` is called at news of the members."""
 
-    def __init__(self, at: Address, name: str, changed: Callable[[], None]) -> None:
-        """`name` is this machine's, see `datadir.machine_name`."""
+    def __init__(self, at: Address, changed: Callable[[], None]) -> None:
         from proto.ipc.remote import KeyPair  # loads ZeroMQ
 
         keys = KeyPair.new()
         self._at = at
-        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret, name=name)
+        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret, member=at.machine)
         self._changed = changed
         self.members = Members({})
 

@@ -3,7 +3,7 @@
     .                flock held by the supervisor and, by inheritance, by every shard process
     LOCK             the same; contains the supervisor's process id
     manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
-    machine.json     {"machine": "<name>"}, if the service has several machines
+    machine.json     {"machine": name}, only with other machines: how they call this one; made again if it is lost
     shard-00 …       one per shard; its content belongs to the shard
 
 The state found decides the action:
@@ -39,6 +39,7 @@ import secrets
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,20 @@ class DataDir:
             return cls(path, manifest, _lock(path, takeover_s=0))
         except OSError as error:
             raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
+
+    def machine(self) -> str:
+        """The name of this machine, made when there is none yet. Raises `DataDirError`."""
+        path = self.path / MACHINE
+        try:
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+                name = str(json.loads(read(path))["machine"])
+                if name.isalnum():
+                    return name
+            name = secrets.token_hex(8)
+            _write(path, json.dumps({"machine": name}).encode() + b"\n")
+            return name
+        except OSError as error:
+            raise DataDirError(_reason(path, error)) from error
 
     def close(self) -> None:
         _close(self.lock_fds)
@@ -316,20 +331,6 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write and sync the manifest of a data directory. Raises OSError."""
     fields = {"format": FORMAT, "shards": manifest.shards, "created_ms": manifest.created_ms}
     _write(path / MANIFEST, json.dumps(fields).encode() + b"\n")
-
-
-def machine_name(path: Path) -> str:
-    """The name of the machine with this data directory, made when there is none yet. Raises OSError."""
-    target = path / MACHINE
-    try:
-        name = json.loads(read(target))["machine"]
-        if isinstance(name, str) and name.isalnum():
-            return name
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        pass
-    name = secrets.token_hex(8)
-    _write(target, json.dumps({"machine": name}).encode() + b"\n")
-    return name
 
 
 def _write(target: Path, content: bytes) -> None:

@@ -37,7 +37,7 @@ from supervisor.process import listener, reaper, rundir
 from supervisor.process.audit_file import AuditFile
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children
 from supervisor.process.cluster import Address, Machines
-from supervisor.process.datadir import DataDir, machine_name, shard_name
+from supervisor.process.datadir import DataDir, shard_name
 from supervisor.process.forks import GATEWAY, ROSTER, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
 from supervisor.process.listener import Protocols
@@ -81,8 +81,7 @@ class Service:
         audit: AuditFile | None = None,
         cluster: Address | None = None,
     ) -> None:
-        name = "" if cluster is None else machine_name(data.path)
-        self._machines = None if cluster is None else Machines(cluster, name, self._members_changed)
+        self._machines = None if cluster is None else Machines(cluster, self._members_changed)
         self._settings = settings
         self._data = data
         self._runtime = runtime

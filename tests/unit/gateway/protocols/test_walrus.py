@@ -20,8 +20,8 @@ KEYS = KeyPair.new()
 KNOWN = [Machine("a", 1, "http://a"), Machine("gone", 2), Machine("c", 3, "http://c")]
 
 
-def among(*known: Machine, name: str = "a") -> Cluster:
-    return Cluster("mA", KEYS.public, KEYS.secret, name=name, known=list(known))
+def among(*known: Machine) -> Cluster:
+    return Cluster("mA", KEYS.public, KEYS.secret, member="a", known=list(known))
 
 
 async def test_walrus_clients_know_when_to_try_again() -> None:

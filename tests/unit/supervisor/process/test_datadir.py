@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process.datadir import MACHINE, DataDir, DataDirError, Manifest, decide, machine_name, parse_manifest
+from supervisor.process.datadir import MACHINE, DataDir, DataDirError, Manifest, decide, parse_manifest
 
 
 def open_dir(path: Path, shards: int | None = None, takeover_s: float = 0) -> DataDir:
@@ -293,16 +293,25 @@ def test_a_LOCK_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None
     assert (tmp_path / "LOCK").stat().st_mode & 0o777 == 0o600
 
 
+def named(path: Path) -> str:
+    return DataDir(path, Manifest(1, 0), ()).machine()
+
+
 def test_a_machine_keeps_its_name(tmp_path: Path) -> None:
-    name = machine_name(tmp_path)
-    assert machine_name(tmp_path) == name
+    name = named(tmp_path)
+    assert named(tmp_path) == name
     (tmp_path / "other").mkdir()
-    assert machine_name(tmp_path / "other") != name
+    assert named(tmp_path / "other") != name
 
 
-@pytest.mark.parametrize("torn", ["", "{torn", "[]", '{"machine": 7}', '{"machine": "../up"}', '{"machine": ""}'])
+@pytest.mark.parametrize("torn", ["", "{torn", "[]", '{"machine": "../up"}', '{"machine": ""}', '{"name": "x"}'])
 def test_a_name_that_cannot_be_read_is_made_again(tmp_path: Path, torn: str) -> None:
     (tmp_path / MACHINE).write_text(torn)
-    name = machine_name(tmp_path)
+    name = named(tmp_path)
     assert name.isalnum()
-    assert machine_name(tmp_path) == name
+    assert named(tmp_path) == name
+
+
+def test_a_directory_that_takes_no_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataDirError, match=r"machine\.json"):
+        named(tmp_path / "gone")
