@@ -6,6 +6,7 @@
 # make soak        a steady load of all features for MINUTES=30: which of memory, descriptors, disk and latency grows; then an overload
 # make mutants     errors are put into copies of the product, and the bars of `make prove` must find them
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
+# make demo-cluster  three machines and an S3 server: a load through all, a join, a loss, a count (examples/cluster)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
 # make spark-sessions  sessions of clicks with state in Spark (examples/spark); also: make spark-join, make spark-report
 # make departures  a live departures board in the browser (examples/browser); also: make chat, make images
@@ -37,7 +38,7 @@ LOCKED := $(PIP) --require-hashes --requirement
 OURS := $(PIP) --no-deps
 ARGS ?=
 
-.PHONY: bench run check test long prove soak mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
+.PHONY: bench run check test long prove soak mutants demo demo-cluster demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -68,6 +69,9 @@ mutants: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/flights/demo.py $(ARGS)
+
+demo-cluster: $(VENV)/.test
+	@$(BIN)/python examples/cluster/demo.py $(ARGS)
 
 demo-spark: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)
