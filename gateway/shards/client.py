@@ -118,6 +118,14 @@ class Shards:
             self._look_whether_complete()
             self._look_again()
 
+    def holder(self, index: int) -> str:
+        """Where clients reach the machine that holds a shard, if the service has several; "" if it is not known."""
+        state = self.states[index]
+        if state.phase == "standby":
+            return state.holder
+        own = next((each.address for each in self.machines if each.name == self.machine), "")
+        return own if state.phase == "ready" else ""
+
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
         return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")
