@@ -17,6 +17,7 @@
 # make bench-claims the cost of a claim, whatever was acknowledged in front of it
 # make bench-live  latency from writer to watchers, and the cost of a watcher
 # make bench-routers cost of routers for the writer, and latency of copies
+# make bench-forward  cost of a request through a machine that does not hold the shard
 # make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
