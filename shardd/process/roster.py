@@ -48,9 +48,9 @@ def _membership(start: Start, link: ControlLink) -> Membership:
     endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
     own = Member(cluster.member, cluster.machine, start.address, cluster.public, endpoint, 0)
 
-    async def heard(members: Mapping[str, Member], nodes: Mapping[int, str]) -> None:
+    async def heard(members: Mapping[str, Member], numbers: Mapping[str, int]) -> None:
         at = {name: member.address for name, member in members.items()}
-        known = [Machine(name, number, at.get(name, "")) for number, name in nodes.items()]
+        known = [Machine(name, number, at.get(name, "")) for name, number in numbers.items()]
         await link.send(Members(keys(members), known))
 
     return Membership(store, own, start.created_ms, limits.term_ttl_ms / 1000, SystemClock().now_ms, heard)

@@ -1,7 +1,8 @@
 """Membership: keeps this machine's member in the bucket, and reads those of the others.
 
-The two are tasks of their own: a write that takes long delays no news of the others. Calls to the store block, so each
-is made in a worker thread, one at a time of each kind. Nothing is written before the bucket holds this service.
+Writing, reading, and the numbers of the machines (`nodes`) are tasks of their own: what takes long delays no news of
+the others. Calls to the store block, so each is made in a worker thread, one at a time of each kind. Nothing is written
+before the bucket holds this service.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.members import Member, publish, read_all, withdraw
-from shardd.replication.nodes import number, read_nodes
+from shardd.replication.nodes import Nodes
 from shardd.replication.outage import Outage
 from shardd.replication.role import in_thread
 from shardd.replication.store import Store, StoreError
@@ -31,7 +32,7 @@ A = TypeVar("A")
 
 class Membership:
     """Of machine `own` in the service that began at `created_ms`. `heard` is called with all members, by machine, and
-    with all nodes, when they were read first, and at each change besides that of their clocks."""
+    with the numbers of all machines, when they were read first, and at each change besides that of clocks."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Membership:
         created_ms: int,
         ttl_s: float,
         now_ms: Callable[[], int],
-        heard: Callable[[Mapping[str, Member], Mapping[int, str]], Awaitable[None]],
+        heard: Callable[[Mapping[str, Member], Mapping[str, int]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._own = own
@@ -48,18 +49,18 @@ class Membership:
         self._pause_s = ttl_s / TIMES
         self._now_ms = now_ms
         self._heard = heard
+        self._known: dict[str, Member] = {}
+        self._numbers: dict[str, int] = {}
         self._outage = Outage()
 
     async def run(self) -> None:
         """Write and read until cancelled."""
         while not await self._try(self._is_ours):  # noqa: ASYNC110 - the bucket has no event
             await trio.sleep(self._pause_s)
-        # Before its member is written: a machine that sees a new member finds its node.
-        while not await self._try(partial(number, self._store, self._own.machine)):  # noqa: ASYNC110 - the same
-            await trio.sleep(self._pause_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._read)
+            nursery.start_soon(self._number)
 
     def _is_ours(self) -> bool:
         try:
@@ -76,20 +77,27 @@ class Membership:
         return msgspec.structs.replace(self._own, at_ms=self._now_ms())
 
     async def _read(self) -> None:
-        known: dict[str, Member] = {}
-        nodes: dict[int, str] = {}
         told: list[Member] | None = None
         while True:
-            found = await self._try(partial(read_all, self._store, known))
+            found = await self._try(partial(read_all, self._store, self._known))
             if found is not None:
-                known = found
-                lasting = [msgspec.structs.replace(each, at_ms=0) for each in known.values()]
+                self._known = found
+                lasting = [msgspec.structs.replace(each, at_ms=0) for each in found.values()]
                 if lasting != told:
-                    read = await self._try(partial(read_nodes, self._store, nodes))
-                    if read is not None:
-                        told, nodes = lasting, read
-                        _log.info("members", machines=[each.address for each in told])
-                    await self._heard(known, nodes)  # without nodes too: a key may be revoked
+                    told = lasting
+                    _log.info("members", machines=[each.address for each in told])
+                    await self._heard(found, self._numbers)
+            await trio.sleep(self._pause_s)
+
+    async def _number(self) -> None:
+        """Give this machine a number, and read those of the others whenever one is lacking."""
+        nodes = Nodes(self._store)
+        while True:
+            if self._known.keys() - self._numbers.keys():
+                found = await self._try(partial(nodes.number, self._own.machine))
+                if found is not None and self._numbers != (numbers := nodes.numbers()):
+                    self._numbers = numbers
+                    await self._heard(self._known, numbers)
             await trio.sleep(self._pause_s)
 
     async def withdraw(self) -> None:

@@ -2,13 +2,11 @@
 
     nodes/<number>    in the bucket: the name of the machine, in JSON; created once, never removed
 
-The creation decides between machines that want the same number. So a machine has one for ever, and no two have the same
-one, although a machine whose object was damaged gets another.
+The creation decides between machines that want the same number. So no two machines have the same one, and a machine
+finds its own again, unless its object is damaged or is not among the newest.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
@@ -17,23 +15,48 @@ from proto.format.buffer import Buffer
 from shardd.replication.names import NODES, number_of
 from shardd.replication.store import Absent, Store, Unsealed, settle
 
+MOST = 1024
+"""Numbers that are read, of the newest machines. Those of others are not known."""
+
 
 class Node(Struct, frozen=True):
     machine: str
 
 
-def read_nodes(store: Store, known: Mapping[int, str]) -> dict[int, str]:
-    """The name of each node's machine, "" if it is damaged. Those in `known` are not read again. Blocks. Raises
-    `StoreError`."""
-    numbers = filter(None, (number_of(each.name) for each in store.list(NODES)))
-    return {number: known.get(number) or _read(store, number) for number in numbers}
+class Nodes:
+    """The numbers that have been read. The methods block, and raise `StoreError`; what was read before stays read."""
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.machines: dict[int, str] = {}
+        """By number: the name of the machine, "" while it cannot be read."""
 
-def _read(store: Store, number: int) -> str:
-    try:
-        return _machine(store.get(_name(number)))
-    except (Absent, Unsealed):
-        return ""
+    def read(self) -> None:
+        listed = sorted(filter(None, (number_of(each.name) for each in self._store.list(NODES))))
+        for number in listed[-MOST:]:
+            self.machines[number] = self.machines.get(number) or self._read(number)
+
+    def _read(self, number: int) -> str:
+        try:
+            return _machine(self._store.get(_name(number)))
+        except (Absent, Unsealed):
+            return ""
+
+    def number(self, machine: str) -> int:
+        """The number of a machine, created if it has none yet."""
+        self.read()
+        wanted = self.numbers().get(machine, 0)
+        if wanted:
+            return wanted
+        wanted = max(self.machines, default=0)
+        while self.machines.get(wanted) != machine:
+            wanted += 1
+            self.machines[wanted] = _machine(settle(self._store, _name(wanted), msgspec.json.encode(Node(machine))))
+        return wanted
+
+    def numbers(self) -> dict[str, int]:
+        """The number of each machine."""
+        return {machine: number for number, machine in sorted(self.machines.items()) if machine}
 
 
 def _machine(data: Buffer) -> str:
@@ -45,15 +68,3 @@ def _machine(data: Buffer) -> str:
 
 def _name(number: int) -> str:
     return f"{NODES}{number:020d}"
-
-
-def number(store: Store, machine: str) -> int:
-    """The number of a machine, created if it has none yet. Blocks. Raises `StoreError`."""
-    taken = read_nodes(store, {})
-    for number, other in taken.items():
-        if other == machine:
-            return number
-    wanted = max(taken, default=0) + 1
-    while _machine(settle(store, _name(wanted), msgspec.json.encode(Node(machine)))) != machine:
-        wanted += 1
-    return wanted
