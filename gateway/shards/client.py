@@ -195,7 +195,8 @@ class Shards:
         try:
             for index in range(len(self.states)):
                 if self.serving(index):
-                    pending.append((index, self.ask(index, operation)))
+                    with contextlib.suppress(TopicsError):  # it has been silent for long
+                        pending.append((index, self.ask(index, operation)))
             for index, each in pending:
                 with contextlib.suppress(TopicsError):
                     replies[index] = await each.reply()

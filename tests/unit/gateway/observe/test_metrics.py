@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.observe.metrics import as_json
 from proto.ipc.control import Cluster, FiguresWanted, Machine, OtherFigures, ShardState
 from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures
+from proto.ipc.link import SILENT_S
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import Stats
 from proto.ipc.remote import KeyPair
@@ -366,3 +367,14 @@ async def test_a_machine_that_is_alone_has_no_metrics_of_machines() -> None:
         answer = await client.ask("GET", "/v0/metrics")
         assert b"topics_member" not in answer.raw
         assert b"topics_shard_holder" not in answer.raw
+
+
+async def test_a_shard_that_has_been_silent_for_long_costs_its_own_figures_only() -> None:
+    async with stage(shards=2) as s, s.client() as client:
+        link = s.gateway.shards.links.current(0)
+        assert link is not None
+        link.silent_s = SILENT_S
+        answer = await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})
+        assert answer.status == 200
+        up = {each["labels"]["shard"]: each["value"] for each in answer.json["topics_shard_up"]}
+        assert up == {"0": 0, "1": 1}
