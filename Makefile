@@ -7,6 +7,7 @@
 # make coverage    which lines and branches of the product the tests do not run (ARGS=tests/unit/shardd: only of these tests)
 # make mutants     errors are put into copies of the product, and the bars of `make prove` must find them
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
+# make demo-cluster  three machines and an S3 server: a load through all, a join, a loss, a count (examples/cluster)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
 # make spark-sessions  sessions of clicks with state in Spark (examples/spark); also: make spark-join, make spark-report
 # make departures  a live departures board in the browser (examples/browser); also: make chat, make images
@@ -17,6 +18,7 @@
 # make bench-claims the cost of a claim, whatever was acknowledged in front of it
 # make bench-live  latency from writer to watchers, and the cost of a watcher
 # make bench-routers cost of routers for the writer, and latency of copies
+# make bench-forward  cost of a request through a machine that does not hold the shard
 # make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
@@ -38,7 +40,7 @@ LOCKED := $(PIP) --require-hashes --requirement
 OURS := $(PIP) --no-deps
 ARGS ?=
 
-.PHONY: bench run check test long coverage prove soak mutants demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
+.PHONY: bench run check test long coverage prove soak mutants demo demo-cluster demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock audit clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -72,6 +74,9 @@ mutants: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/flights/demo.py $(ARGS)
+
+demo-cluster: $(VENV)/.test
+	@$(BIN)/python examples/cluster/demo.py $(ARGS)
 
 demo-spark: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)

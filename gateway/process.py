@@ -41,6 +41,7 @@ from proto.ipc.control import (
     Drained,
     Keys,
     KeysTaken,
+    Members,
     OtherFigures,
     Ping,
     Pong,
@@ -123,7 +124,7 @@ class Gateway:
         front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
         self.server = Http1Server(front, self.reactor, others, Sharing(self.row, Column.HTTP))
-        self.walrus = Walrus(self.shards, self.limits, max(len(start.walrus_fds), 1))
+        self.walrus = Walrus(self.shards, self.limits)
         self.rog = Rog(self.shards, self.limits)
         walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)
         self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget, walrus)
@@ -180,14 +181,12 @@ class Gateway:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve connections until drained or cancelled. Each of the `walrus` listeners is a node, numbered from 1."""
+        """Serve connections until drained or cancelled."""
         self.api.origins.listens(listener.getsockname())
         with self._accepting:
             async with trio.open_nursery() as nursery:
                 if walrus:
-                    nodes: list[Listening] = [
-                        (each, partial(self.walrus.session, node)) for node, each in enumerate(walrus, 1)
-                    ]
+                    nodes: list[Listening] = [(each, self.walrus.session) for each in walrus]
                     nursery.start_soon(self.walrus_server.run, nodes)
                     self.api.service.protocols.append(
                         partial(self._statistics, self.walrus_server, self.walrus.commands)
@@ -337,6 +336,8 @@ async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) ->
             return
         if isinstance(message, ShardStates):
             gateway.shards.update(message.states)
+        elif isinstance(message, Members):
+            gateway.shards.machines = message.known
         elif isinstance(message, Keys):
             gateway.replace_keys(message.keys, message.places)
             await link.send(KeysTaken(message.number))

@@ -191,6 +191,7 @@ class Assembly:
             copier=self.copier,
             quarantine=of.checkpoints.quarantine,
             replica=self.follower.figures,
+            leaders=self.follower.leaders,
             files_set_apart=lambda: of.checkpoints.inventory.files_apart,
             records_missing=lambda: len(of.checkpoints.inventory.problems()),
         )

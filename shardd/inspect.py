@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -24,7 +24,7 @@ from proto.ipc.figures import (
     WalFigures,
 )
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import Figures, ListTopics, Page, Sample, Sampled, StateGet, Stats
+from proto.ipc.operations import Figures, Led, ListTopics, Page, Sample, Sampled, StateGet, Stats
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
@@ -32,6 +32,7 @@ from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.priority import effective_priority
 from shardd.delivery.scheduler import Scheduler
+from shardd.leaders import Leader, runs
 from shardd.queues.leases import Leases, held
 from shardd.queues.transfers import Mover
 from shardd.recovery.quarantine import Quarantine
@@ -60,6 +61,7 @@ class Inspect:
     copier: Copier
     quarantine: Quarantine
     replica: Callable[[], ReplicaFigures | None]
+    leaders: Callable[[], Sequence[Leader]]
     files_set_apart: Callable[[], int]
     records_missing: Callable[[], int]
 
@@ -91,7 +93,15 @@ class Inspect:
             queue=self.leases.counters(topic) if is_queue else UNSET,
             quarantined=UNSET if topic.damage is None else Damage("damaged", topic.damage.since_ms),
         )
-        respond(Reply(request.id, to_json(state)))
+        led = Led(self._runs(topic)) if request.options.led else None
+        respond(Reply(request.id, to_json(state), extra=led))
+
+    def _runs(self, topic: Topic) -> tuple[tuple[int, str], ...]:
+        """Raises `SegmentError`."""
+        records = topic.records
+        ended = records.head_seq + 1
+        oldest = records.batches[0].first_seq if records.batches else ended
+        return runs(self.leaders(), lambda ms: records.sequence.first_since(ms) or ended, oldest)
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
         own = effective_priority(topic.config, topic.last_read_ts, now_ms)

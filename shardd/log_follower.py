@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from proto.ipc.figures import ReplicaFigures
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.strong_reads import Unsynced
+from shardd.leaders import Leader
 from shardd.routers.source import Pulls
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import Commits
@@ -25,6 +26,9 @@ class BucketCopy(Protocol):
     def figures(self) -> Mapping[str, Any] | None:
         """What metrics tell of the copy; None if there is none."""
 
+    def leaders(self) -> Sequence[Leader]:
+        """The machines that held the shard, as far as its term has them."""
+
 
 class NoCopy:
     """For a shard without a bucket, and until its copy has joined it."""
@@ -37,6 +41,9 @@ class NoCopy:
 
     def figures(self) -> None:
         return None
+
+    def leaders(self) -> Sequence[Leader]:
+        return ()
 
 
 class LogFollower:
@@ -63,6 +70,10 @@ class LogFollower:
     def figures(self) -> ReplicaFigures | None:
         """Those of the copy in a bucket; None if there is none."""
         return None if (figures := self.copy.figures()) is None else ReplicaFigures(**figures)
+
+    def leaders(self) -> Sequence[Leader]:
+        """As of the copy in a bucket."""
+        return self.copy.leaders()
 
     def sync_begins(self) -> None:
         self.pulls.sync_begins()

@@ -97,6 +97,8 @@ class Service:
             several_gateways=self.colleagues.several,
             max_topics=self._limits.metrics_max_topics,
             incarnations=[state.incarnation for state in shards.states],
+            members=[(each.node, each.address) for each in shards.machines if each.address],
+            holders=[shards.holder(state.index) for state in shards.states] if shards.machine else (),
         )
         if metrics.as_json(request.header(b"accept")):
             return Response(200, families.json(snapshot) + b"\n")

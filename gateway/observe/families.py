@@ -111,6 +111,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.gateways.uptime_ms)
     yield from _shard_families(snapshot)
+    yield from _machine_families(snapshot)
     yield from _clock_families([each.clock for each in stats])
     yield from _disk_families([each.disk for each in stats])
     yield from _replica_families([each.replica for each in stats])
@@ -186,6 +187,23 @@ def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
     for index, times in enumerate(snapshot.hangs):
         hangs.add_metric([str(index)], times)
     yield hangs
+
+
+def _machine_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Of several machines."""
+    if not snapshot.holders:
+        return
+    member = GaugeMetricFamily("topics_member", "1 for each machine of the service.", labels=["node", "machine"])
+    for node, address in snapshot.members:
+        member.add_metric([str(node), address], 1)
+    yield member
+    holder = GaugeMetricFamily(
+        "topics_shard_holder", "1 for the machine that holds the shard, as this one knows.", labels=["shard", "machine"]
+    )
+    for index, address in enumerate(snapshot.holders):
+        if address:
+            holder.add_metric([str(index), address], 1)
+    yield holder
 
 
 def _clock_families(clocks: list[ClockFigures]) -> Iterator[Metric]:

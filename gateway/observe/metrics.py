@@ -42,6 +42,10 @@ class Snapshot:
     incarnations: list[int]
     hangs: Sequence[int] = ()
     several_gateways: bool = False
+    members: Sequence[tuple[int, str]] = ()
+    """Number and address of each machine, if the service has several."""
+    holders: Sequence[str] = ()
+    """By shard, the address of the machine that holds it, "" if it is not known; empty where there are no others."""
 
 
 class Scraper:

@@ -1,23 +1,25 @@
 """Walrus over topics: REGISTER makes a log topic, PUT appends its payload as a JSON string, GET takes the next record.
 All GETs share one cursor, the topic's named cursor `walrus`.
 
-Every listening address is a node, numbered from 1. All nodes serve every topic. A fixed rule names the leader of a
-segment, so that it never changes: the nodes take turns, and the topic's hash decides which one begins. A segment is a
-run of `walrus_segment_entries` seqs; a full segment is sealed.
+Every machine is a node, whatever the number of its addresses, and serves every topic. The machine that holds a topic's
+shard leads its segments. A segment is a run of `walrus_segment_entries` seqs. A full one is sealed, and its leader is
+the node that led when its last entry was written. The cluster's leader is the node with shard 0.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 
 import msgspec
 
 from gateway.shards.client import Shards
 from proto.ipc import operations
-from proto.ipc.operations import Append, Configure, Stats, Take
+from proto.ipc.figures import ReplicaFigures, ShardFigures
+from proto.ipc.message import Reply
+from proto.ipc.operations import Append, Configure, Figures, Stats, Take
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from proto.model.names import shard_of
 from proto.model.surrogates import apply
 from proto.process.faults import faults
 from proto.wire import walrus
@@ -29,6 +31,9 @@ UNKNOWN_TOPIC = "unknown topic"
 RETRY = "NotLeaderForPartition"
 """The error after which Walrus clients try again in a moment."""
 
+UNKNOWN = 0
+"""The number of a node that is not known."""
+
 _to_json = msgspec.json.Encoder().encode
 _text = msgspec.json.Decoder(str).decode
 
@@ -36,15 +41,16 @@ _text = msgspec.json.Decoder(str).decode
 class Walrus:
     """The part that all Walrus connections share. `commands` counts by (command, result)."""
 
-    def __init__(self, shards: Shards, limits: Limits, nodes: int) -> None:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
         self._shards = shards
-        self._nodes = nodes
+        self._term = 1
+        """The last one that was seen."""
         self._segment = limits.walrus_segment_entries
         self._config = _to_json({"durability": limits.walrus_durability})
 
-    def session(self, node: int) -> WalrusSession:
-        return WalrusSession(self, node)
+    def session(self) -> WalrusSession:
+        return WalrusSession(self)
 
     async def register(self, topic: str) -> bytes:
         (await self._shards.call(Configure(if_absent=True), topic, self._config)).checked()
@@ -67,43 +73,65 @@ class Walrus:
         return b"OK " + content
 
     async def state(self, topic: str) -> bytes:
-        reply = (await self._shards.call(operations.StateGet(touch=False), topic)).checked()
+        reply = (await self._shards.call(operations.StateGet(touch=False, led=True), topic)).checked()
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
-        first = shard_of(topic, self._nodes)
-        leaders = {str(number): (first + number - 1) % self._nodes + 1 for number in range(1, sealed + 2)}
+        runs = ((1, ""),) if reply.extra is None else reply.extra.runs
+        firsts, leaders = [first for first, _ in runs], [self._node(machine) or UNKNOWN for _, machine in runs]
+        ends = range(self._segment, sealed * self._segment + 1, self._segment)
+        by_segment = {str(k): leaders[bisect_right(firsts, end) - 1] for k, end in enumerate(ends, 1)}
         return _to_json(
             {
                 "current_segment": sealed + 1,
-                "leader_node": leaders[str(sealed + 1)],
+                "leader_node": leaders[-1],
                 "last_sealed_entry_offset": sealed * self._segment,
-                "sealed_segments": {str(number): self._segment for number in range(1, sealed + 1)},
-                "segment_leaders": leaders,
+                "sealed_segments": dict.fromkeys(by_segment, self._segment),
+                "segment_leaders": {**by_segment, str(sealed + 1): leaders[-1]},
             }
         )
 
-    async def metrics(self, node: int) -> bytes:
-        """Return the metrics of a cluster in its first term: node 1 leads. Log indexes are sums over all shards."""
-        wals = [reply.extra.figures.wal for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
+    async def metrics(self) -> bytes:
+        """Return the metrics of the cluster. Log indexes are sums over the shards that answer."""
+        replies: dict[int, Reply[Figures]] = {}
+        await self._shards.ask_serving(Stats(), replies)
+        figures = {index: reply.extra.figures for index, reply in replies.items() if reply.extra is not None}
+        leader = self._leader(figures.get(0))
+        machines, own = self._shards.machines, self._node(self._shards.machine)
         return _to_json(
             {
-                "id": node,
-                "current_term": 1,
-                "current_leader": 1,
-                "state": "Leader" if node == 1 else "Follower",
-                "last_log_index": sum(wal.last_frame for wal in wals),
-                "last_applied": sum(wal.synced_frame for wal in wals),
-                "membership_config": {"voters": list(range(1, self._nodes + 1)), "learners": []},
+                "id": own or UNKNOWN,
+                "current_term": self._term,
+                "current_leader": leader,
+                "state": "Candidate" if leader is None else "Leader" if leader == own else "Follower",
+                "last_log_index": sum(each.wal.last_frame for each in figures.values()),
+                "last_applied": sum(each.wal.synced_frame for each in figures.values()),
+                "membership_config": {
+                    "voters": sorted(each.node for each in machines if each.address) if self._shards.machine else [1],
+                    "learners": [],
+                },
             }
         )
+
+    def _leader(self, shard: ShardFigures | None) -> int | None:
+        """The node with shard 0, which has answered this; None if it is not known."""
+        if shard is None:
+            return None
+        replica = shard.replica or ReplicaFigures()
+        self._term = max(self._term, replica.term)
+        return self._node(replica.machine)
+
+    def _node(self, machine: str) -> int | None:
+        """The number of a machine; None if it is not known. Without members, there is one node."""
+        if not self._shards.machine:
+            return 1
+        return next((each.node for each in self._shards.machines if each.name == machine), None)
 
 
 class WalrusSession:
-    """The commands of one connection to `node`."""
+    """The commands of one connection."""
 
-    def __init__(self, served: Walrus, node: int) -> None:
+    def __init__(self, served: Walrus) -> None:
         self._walrus = served
-        self._node = node
 
     def read(self) -> Steps[Command]:
         return walrus.read()
@@ -139,7 +167,7 @@ class WalrusSession:
             return await served.register(command.topic)
         if isinstance(command, StateCommand):
             return await served.state(command.topic)
-        return await served.metrics(self._node)
+        return await served.metrics()
 
 
 def _content(data: bytes) -> bytes:

@@ -48,6 +48,10 @@ class Shards:
         name: str = "",
         cluster: Cluster | None = None,
     ) -> None:
+        self.machine = "" if cluster is None else cluster.member
+        """The name of this machine, if the service has several."""
+        self.machines = [] if cluster is None else cluster.known
+        """All machines that the service has, or had."""
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
         """Topics that each shard has quarantined because their files cannot be read."""
@@ -106,6 +110,14 @@ class Shards:
             self._look_whether_complete()
             self._moves.heard(index)
             self._moves.look()
+
+    def holder(self, index: int) -> str:
+        """Where clients reach the machine that holds a shard, if the service has several; "" if it is not known."""
+        state = self.states[index]
+        if state.phase == "standby":
+            return state.holder
+        own = next((each.address for each in self.machines if each.name == self.machine), "")
+        return own if state.phase == "ready" else ""
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
@@ -198,7 +210,8 @@ class Shards:
         try:
             for index in range(len(self.states)):
                 if self.serving(index) and not (here and self.elsewhere(index)):
-                    pending.append((index, self.ask(index, operation)))
+                    with contextlib.suppress(TopicsError):  # it has been silent for long
+                        pending.append((index, self.ask(index, operation)))
             for index, each in pending:
                 with contextlib.suppress(TopicsError):
                     replies[index] = await each.reply()

@@ -8,6 +8,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
     supervisor → roster     Start(...), Shards([...]) and Local(...) at every change, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
                             Retire(), Drain(), Stop()
+    roster → supervisor,    Members({...}) at every change; passed on to shards and gateways
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
     the supervisor          (`proto.ipc.gateway_figures`)
@@ -82,6 +83,17 @@ class ShardState(Struct, frozen=True):
         return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 0.0
 
 
+class Machine(Struct, frozen=True):
+    """A machine that the service has, or had."""
+
+    name: str
+    """Which its data directory keeps."""
+    node: int
+    """Its number, which it keeps for ever, and no other machine ever gets."""
+    address: str = ""
+    """Where clients reach it; "" if it is no member now."""
+
+
 class Cluster(Struct, frozen=True):
     """What a process needs to hear other machines, and to be heard. See `proto.ipc.remote`."""
 
@@ -97,11 +109,13 @@ class Cluster(Struct, frozen=True):
     members: dict[str, str] = {}
     """As in `Members`."""
     member: str = ""
-    """Id of the data directory, which is this machine's name in the bucket."""
+    """The name of this machine, as in `Machine`."""
     place: str = ""
     """The running system and the directory in it."""
     rank: float = inf
     """As in `Orders`."""
+    known: list[Machine] = []
+    """As in `Members`."""
 
     def __repr__(self) -> str:
         return f"Cluster({self.machine}, {self.public})"
@@ -199,9 +213,11 @@ class Progress(Struct, frozen=True, tag=True):
 
 
 class Members(Struct, frozen=True, tag=True):
-    """Roster, and shard: the machines whose askers are heard, by public key."""
+    """Roster, shard and gateway: the machines whose askers are heard, by public key."""
 
     machines: dict[str, str]
+    known: list[Machine] = []
+    """All that the service has, or had."""
 
 
 class Step(Struct, frozen=True):

@@ -60,6 +60,8 @@ class ReplicaFigures(Struct, frozen=True):
     manifests_total: int = 0
     failures_total: int = 0
     damaged: int = 0
+    machine: str = ""
+    """The name of the machine that has the term, see `proto.ipc.control.Machine`."""
 
 
 class WalFigures(Struct, frozen=True):

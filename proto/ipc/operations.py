@@ -66,9 +66,16 @@ class Diff(Operation[None], tag="diff", frozen=True):
     pass
 
 
-class StateGet(Operation[None], tag="state", frozen=True):
+class Led(Answer, tag="led", frozen=True):
+    runs: tuple[tuple[int, str], ...]
+    """Which machine led from which seq on, up to the next run; the last one leads now. "": it is not known."""
+
+
+class StateGet(Operation[Led], tag="state", frozen=True):
     touch: bool = True
     """The request counts as use of the topic."""
+    led: bool = False
+    """The answer has `Led`."""
 
 
 class Configure(Growing[None], tag="configure", frozen=True):
@@ -595,7 +602,7 @@ class Row:
 TABLE = (
     Row(Append, Arrived, records=True),
     Row(Diff, records=True, waits=True),
-    Row(StateGet, records=False),
+    Row(StateGet, Led, records=False),
     Row(Configure, records=True),
     Row(DeleteTopic, records=False),
     Row(DeleteRecords, records=True),

@@ -86,9 +86,8 @@ class Copy:
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
-        heard: tuple[str, ...] = ()
-        if remote is not None and start.cluster is not None:
-            heard = f"{start.cluster.at}:{remote.port}", remote.key, start.cluster.member
+        cluster = start.cluster
+        heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.member)
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )

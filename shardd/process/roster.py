@@ -19,6 +19,7 @@ from proto.ipc.control import (
     EXIT_PERMANENT,
     Failed,
     Local,
+    Machine,
     Members,
     Ping,
     Placement,
@@ -74,10 +75,12 @@ class RosterProcess:
         )
         self.shards_changed(start.states)
 
-    async def _heard(self, members: Mapping[str, Member]) -> None:
+    async def _heard(self, members: Mapping[str, Member], numbers: Mapping[str, int]) -> None:
         from shardd.replication.members import keys
 
-        await self._link.send(Members(keys(members)))
+        at = {name: member.address for name, member in members.items()}
+        known = [Machine(name, number, at.get(name, "")) for name, number in numbers.items()]
+        await self._link.send(Members(keys(members), known))
 
     async def _decided(self) -> None:
         from shardd.roster.handover import HandOverState

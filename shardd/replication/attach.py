@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from proto.format.buffer import Buffer
 from shardd.errors import ShardError
+from shardd.leaders import Leader
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
@@ -95,7 +96,9 @@ class Term(Struct, frozen=True, omit_defaults=True):
     key: str = ""
     """The public key of the holder's process at that endpoint."""
     member: str = ""
-    """Name of the holder's machine among the members; "" if it is none."""
+    """The name of the holder's machine among the members, if it is one."""
+    leaders: list[Leader] = []
+    """The machines that held the shard, up to this one, if the service has members."""
 
     @property
     def shown(self) -> str:

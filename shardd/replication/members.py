@@ -3,9 +3,9 @@
     members/<machine>    a `Member`, in JSON; rewritten by its machine every third of the time to live
     moves/<number>       a `Move`, in JSON; created once each, by the machine that gives a shard away
 
-A machine has a name that its data directory keeps (`machine.json`), and a nonce for each start. Who may write to the
-bucket is trusted with all of its service. So the members say which keys are allowed, and an operator who deletes one
-revokes its keys; a machine that runs writes it again. How old a member is plays no part in that.
+A machine has a name that its data directory keeps (`supervisor.process.datadir`), and a nonce for each start. Who may
+write to the bucket is trusted with all of its service. So the members say which keys are allowed, and an operator who
+deletes one revokes its keys; a machine that runs writes it again. How old a member is plays no part in that.
 """
 
 from __future__ import annotations

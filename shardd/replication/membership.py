@@ -2,7 +2,7 @@
 
 Calls to the store block, so each is made in a worker thread, and given up after a third of the time to live. One that
 was given up keeps its thread until it ends; a few of them leave no thread for others, and a write takes none of reads.
-Nothing is written before the bucket holds this service.
+The numbers of the machines (`nodes`) are a task of their own. Nothing is written before the bucket holds this service.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.members import create_move, moves_from, publish, read_all, withdraw
+from shardd.replication.nodes import Nodes
 from shardd.replication.objects import Objects
 from shardd.replication.outage import Outage
 from shardd.replication.store import Store, StoreError
@@ -37,8 +38,8 @@ A = TypeVar("A")
 
 class Membership:
     """Of this machine, whose object has what is constant from `own`, in the service that began at `created_ms`.
-    `heard` is called with all members, by machine, when they were read first, and at each change of what is constant.
-    `decided` is called when the roster may have decided something else."""
+    `heard` is called with all members, by machine, and with the numbers of all machines, when they were read first, and
+    at each change of what is constant. `decided` is called when the roster may have decided something else."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Membership:
         roster: Roster,
         created_ms: int,
         ttl_s: float,
-        heard: Callable[[Mapping[str, Member]], Awaitable[None]],
+        heard: Callable[[Mapping[str, Member], Mapping[str, int]], Awaitable[None]],
         decided: Callable[[], Awaitable[None]],
     ) -> None:
         self.roster = roster
@@ -58,6 +59,7 @@ class Membership:
         self._heard = heard
         self._decided = decided
         self._objects = [Objects(store, index, "", "", "", int) for index in range(len(roster.holders))]
+        self._numbers: dict[str, int] = {}
         self._outage = Outage()
         self._reads, self._writes = trio.CapacityLimiter(READS), trio.CapacityLimiter(1)
         self._known: dict[str, Member] = {}
@@ -74,6 +76,7 @@ class Membership:
         while not await self._try(self._is_ours, self._reads):  # noqa: ASYNC110 - the bucket has no event
             await trio.sleep(self._patience_s)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._number)
             while self.roster.state is not RosterState.REFUSED:
                 request = self.roster.tick(self.now(), time.time())
                 if request is not None:
@@ -139,7 +142,18 @@ class Membership:
         if lasting != self._told:
             self._told = lasting
             _log.info("members", machines=[each.address for each in lasting])
-            await self._heard(self._known)
+            await self._heard(self._known, self._numbers)
+
+    async def _number(self) -> None:
+        """Give this machine a number, and read those of the others whenever one is lacking."""
+        nodes, limiter = Nodes(self._store), trio.CapacityLimiter(1)
+        while True:
+            if self._known.keys() - self._numbers.keys():
+                found = await self._try(partial(nodes.number, self._own.machine), limiter)
+                if found is not None and self._numbers != (numbers := nodes.numbers()):
+                    self._numbers = numbers
+                    await self._heard(self._known, numbers)
+            await trio.sleep(self._patience_s)
 
     async def withdraw(self) -> None:
         """Remove this machine's member: its keys are allowed no more. Gives up after `WITHDRAW_S`."""

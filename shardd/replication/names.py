@@ -3,6 +3,7 @@
     service.json                         what this prefix holds; created once
     members/<machine>                    which machines there are (`members`); replaced
     moves/<number>                       which shard is given to which machine (`members`); created once each
+    nodes/<number>                       their numbers (`nodes`); created once each
     shard-07/terms/<number>              the holders of the shard; created once each
     shard-07/alive/<number>              a sign of life of a term's holder; replaced
     shard-07/log/<number>                parts of the log, and fences (`parts`); created once each
@@ -17,6 +18,7 @@ from __future__ import annotations
 SERVICE = "service.json"
 MEMBERS = "members/"
 MOVES = "moves/"
+NODES = "nodes/"
 
 
 def number_of(name: str) -> int | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Container
 import msgspec
 
 from proto.format.buffer import Buffer
+from shardd.leaders import Leader, followed_by
 from shardd.replication import parts
 from shardd.replication.attach import Mismatch, Settings, Term, TermError, read_service, read_term
 from shardd.replication.damage import Damage
@@ -74,7 +75,7 @@ class Objects:
         self._machine = machine
         self._address = address
         self._settings = settings
-        self._heard_at = endpoint, key, member
+        self._endpoint, self._key, self.member = endpoint, key, member
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._replaced_part = 0
@@ -101,9 +102,7 @@ class Objects:
             case Look(replaced):
                 return self._look(replaced)
             case CreateTerm(term):
-                of = self._nonce, self._machine, self._now_ms(), self._address, *self._settings
-                made = Term(term, *of, *self._heard_at)
-                return self._create(self.names.term(term), msgspec.json.encode(made))
+                return self._create(self.names.term(term), msgspec.json.encode(self._made(term)))
             case Renew(term, counter):
                 self.store.put(self.names.alive(term), b"%d" % counter)
                 return Result.DONE
@@ -112,6 +111,16 @@ class Objects:
             case ReadPart(number, ends):
                 return self._read(number, ends)
         raise AssertionError(request)
+
+    def _made(self, term: int) -> Term:
+        now_ms, member = self._now_ms(), self.member
+        of = self._nonce, self._machine, now_ms, self._address, *self._settings
+        leaders: list[Leader] = []
+        if member:
+            replaced = self._terms.get(term - 1)
+            earlier = [Leader(0, member)] if term == 1 else replaced.leaders if replaced else []
+            leaders = followed_by(earlier, member, now_ms)
+        return Term(term, *of, self._endpoint, self._key, member, leaders)
 
     def _create(self, name: str, data: Buffer) -> Result:
         try:

@@ -26,7 +26,7 @@ them would get a part of its own, and all the others would wait for that one and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
@@ -38,6 +38,7 @@ import trio
 
 from proto.model.limits import Limits
 from shardd.clock import Clock
+from shardd.leaders import Leader
 from shardd.replication.attach import Log
 from shardd.replication.browse import patiently
 from shardd.replication.checkpoint_copies import CheckpointCopies, Stopped
@@ -232,6 +233,7 @@ class ReplicaStatistics:
     failures_total: int
     damaged: int
     """Objects of the bucket that are known to be damaged or missing."""
+    machine: str
 
 
 class Holder:
@@ -279,6 +281,10 @@ class Holder:
 
     def figures(self) -> dict[str, Any]:
         return asdict(self.statistics())
+
+    def leaders(self) -> Sequence[Leader]:
+        term = self._role.objects.holder
+        return () if term is None else term.leaders
 
     # The term
 
@@ -371,4 +377,5 @@ class Holder:
             manifests_total=self.copies.made,
             failures_total=self._outage.failures,
             damaged=len(self._role.objects.damage),
+            machine=self._role.objects.member,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
@@ -97,6 +98,19 @@ class BatchSequence:
     def place(self, seq: int) -> int:
         """Index of the last batch that begins at `seq` or before; -1 if there is none."""
         return bisect_right(self._firsts, seq) - 1
+
+    def first_since(self, ts: int) -> int | None:
+        """Seq of the first record that was committed at `ts` (ms) or later, also a deleted one; None if there is none.
+        Raises `SegmentError`."""
+        at = bisect_left(self.batches, ts, key=attrgetter("last_ts"))
+        if at == len(self.batches):
+            return None
+        batch = self.batches[at]
+        if ts <= batch.first_ts:
+            return batch.first_seq
+        times = batch.columns().ts
+        assert not isinstance(times, int)
+        return batch.first_seq + bisect_left(times, ts)
 
     def drop_front(self, count: int) -> None:
         self.sum -= _sum(self.batches[:count])

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -103,9 +103,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
     data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
-    between = cluster.address(settings, data.shards)
-    if between is not None:
-        between = replace(between, machine=data.machine(), place=data.place())
+    between = cluster.address(settings, data)
     runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)
     listening = listener.listen(family, address)

@@ -23,6 +23,7 @@ from proto.ipc.control import Cluster, Control, Followed, Local, Members, Orders
 from supervisor.config.settings import Settings
 from supervisor.process import listener
 from supervisor.process.child import Child
+from supervisor.process.datadir import DataDir
 from supervisor.process.listener import ListenError
 from supervisor.process.states import ChildState
 
@@ -44,8 +45,9 @@ class Address:
         return f"{self.host}:{self.port + index if self.port else 0}"
 
 
-def address(settings: Settings, shards: int) -> Address | None:
-    """None without `TOPICS_CLUSTER_LISTEN`. Raises `ListenError`."""
+def address(settings: Settings, data: DataDir) -> Address | None:
+    """None without `TOPICS_CLUSTER_LISTEN`. Raises `ListenError`, `DataDirError`."""
+    shards = data.shards
     given = settings.cluster_listen
     if not given:
         return None
@@ -67,7 +69,7 @@ def address(settings: Settings, shards: int) -> Address | None:
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         at = (urlsplit(settings.advertise).hostname if settings.advertise else None) or socket.gethostname()
         at = f"[{at}]" if ":" in at else at
-    return Address(f"[{host}]" if ":" in host else host, port, f"tcp://{at}")
+    return Address(f"[{host}]" if ":" in host else host, port, f"tcp://{at}", data.machine(), data.place())
 
 
 class Machines:
@@ -79,7 +81,7 @@ class Machines:
 
         keys = KeyPair.new()
         self._at = at
-        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret)
+        self._cluster = Cluster(f"m{secrets.token_hex(8)}", keys.public, keys.secret, member=at.machine)
         self._changed = changed
         self._reported = reported
         self.members = Members({})
@@ -90,7 +92,7 @@ class Machines:
 
     def of_asker(self) -> Cluster:
         """For a gateway, which asks other machines."""
-        return self._cluster
+        return replace(self._cluster, known=self.members.known)
 
     def of_shard(self, index: int) -> Cluster:
         """For a shard, which hears them as well; and for the roster, as shard 0."""
@@ -99,7 +101,6 @@ class Machines:
             listen=self._at.of(index),
             at=self._at.at,
             members=self.members.machines,
-            member=self._at.machine,
             place=self._at.place,
             rank=self.orders(index).rank,
         )
@@ -116,8 +117,11 @@ class Machines:
         return "stopping" if step is not None and step.state == "ending" and phase == "ready" else phase
 
     def news(self, child: Child) -> list[Control]:
-        """What the roster or a shard has to hear."""
-        return [self.local] if child is self._roster else [self.members, self.orders(self._shards.index(child))]
+        """What a child has to hear."""
+        if child is self._roster:
+            return [self.local]
+        orders = [self.orders(self._shards.index(child))] if child in self._shards else []
+        return [self.members, *orders]
 
     def join(self, roster: Child, shards: Sequence[Child]) -> None:
         """The children that are to be heard."""

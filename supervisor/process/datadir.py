@@ -173,9 +173,11 @@ class DataDir:
         path = self.path / MACHINE
         try:
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-                return str(json.loads(read(path))["machine"])
+                name = str(json.loads(read(path))["machine"])
+                if name.isalnum():
+                    return name
             name = secrets.token_hex(8)
-            _write(path, json.dumps({"machine": name}).encode())
+            _write(path, json.dumps({"machine": name}).encode() + b"\n")
             return name
         except OSError as error:
             raise DataDirError(_reason(path, error)) from error

@@ -392,9 +392,9 @@ class Service:
             self._news[child.name] = trio.Event()
             if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
-                if self._machines is not None:
-                    for message in self._machines.news(child):
-                        await child.tell(message)
+            if self._machines is not None:
+                for message in self._machines.news(child):
+                    await child.tell(message)
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:

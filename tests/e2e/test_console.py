@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from proto.model.names import shard_of
+from tests.e2e.test_forwarding import started
+from tests.e2e.test_roles import machine
 from tests.support.browser import DESKTOP, PHONE, Page, tab
 from tests.support.console import Client, accessible, check_tab, furnish, load
 from tests.support.service import Service, until
@@ -564,3 +566,24 @@ def test_ten_thousand_topics_and_a_million_records_stay_fluid(
         heavy = sorted(((each.size, each.url) for each in page.transfers.values()), reverse=True)[:5]
     with capsys.disabled():
         print(json.dumps(took), heavy)  # noqa: T201
+
+
+def test_the_overview_tells_which_machine_holds_which_shards(tmp_path: Path) -> None:
+    one, two = (machine(tmp_path, name, TOPICS_CLUSTER_LISTEN="127.0.0.1:0") for name in ("one", "two"))
+    try:
+        started(one, two)
+        with tab(tmp_path / "profile") as page:
+            page.listen()
+            page.visit(f"{two.url}/console#/")
+            page.shows("document.querySelectorAll('#machines tbody tr').length === 2")
+            cells = "each => [...each.cells].map(cell => cell.innerText)"
+            rows = sorted(page.js(f"[...document.querySelectorAll('#machines tbody tr')].map({cells})"))
+            assert [machine for machine, _, _ in rows] == ["http://one.example:4000", "http://two.example:4000"]
+            assert sorted(node for _, node, _ in rows) == ["1", "2"]
+            held = ", ".join(shards for _, _, shards in rows if shards != "none")
+            assert sorted(held.split(", ")) == ["0", "1"]
+            accessible(page)
+            check_tab(page, two, "")
+    finally:
+        one.close()
+        two.close()

@@ -53,6 +53,7 @@ def queries() -> list[str]:
         "topics_replica_damaged",
         "topics_files_set_apart",
         "topics_records_missing",
+        "topics_member",
     ],
 )
 @pytest.mark.parametrize("where", [panels, rules])
@@ -62,7 +63,8 @@ def test_what_needs_somebody_is_shown_and_watched(where: Callable[[], list[str]]
 
 def test_dashboard_and_alerts_name_only_metrics_that_exist(tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
-    with Service(tmp_path, TOPICS_GATEWAYS="2", TOPICS_BUCKET=(tmp_path / "bucket").as_uri()) as running:
+    machines = {"TOPICS_REPLICATION": "sync", "TOPICS_CLUSTER_LISTEN": "127.0.0.1:0"}
+    with Service(tmp_path, TOPICS_GATEWAYS="2", TOPICS_BUCKET=(tmp_path / "bucket").as_uri(), **machines) as running:
         running.request("POST", "/v0/topics/seen", {"records": [{"data": 1}]})
         with contextlib.closing(running.connect()) as connection:
             connection.request("GET", "/v0/metrics")

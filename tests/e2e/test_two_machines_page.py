@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_from_empty_directories_to_a_takeover_as_printed(tmp_path: Path) -> None
         places = {name: tmp_path / name for name in (*net.names, "clients")}
         for place in places.values():
             place.mkdir()
-        stack.callback(_end, places.values())
+        stack.callback(end, places.values())
         said = []
         for block in printed:
             where = block.text.partition("\n")[0].rpartition(" ")[2]
@@ -50,7 +51,7 @@ def _commands(text: str) -> list[str]:
     return (before + rest.partition("END\n")[2]).splitlines()
 
 
-def _end(places: list[Path]) -> None:
+def end(places: Iterable[Path]) -> None:
     for place in places:
         if (place / "topics.pid").exists():
             try:

@@ -305,7 +305,7 @@ def exchanges(gateway: Gateway) -> tuple[Exchange, Exchange]:
             nursery.cancel_scope.cancel()
         return received
 
-    return partial(exchange, partial(gateway.walrus.session, 1)), partial(exchange, gateway.rog.session)
+    return partial(exchange, gateway.walrus.session), partial(exchange, gateway.rog.session)
 
 
 async def said(stream: trio.SocketStream, raw: bytes) -> bytes | None:

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "docs/operations.md": "tests/e2e/test_operations.py",
     "docs/examples.md": "tests/e2e/test_examples_browser.py",
     "docs/howto/two-machines.md": "tests/e2e/test_two_machines_page.py",
+    "docs/howto/several-machines.md": "tests/e2e/test_several_machines_page.py",
     "docs/lake.md": "tests/e2e/test_spark_lake.py",
 }
 """Pages that need more than a service, and the tests that run their blocks."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 from time import monotonic
 
 import pytest
@@ -148,7 +147,7 @@ async def test_connections_of_other_protocols_end_once_they_are_idle(monkeypatch
     async with stage() as there:
         walrus = there.gateway.walrus_server
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            there.nursery.start_soon(walrus.run, [(listener, partial(there.gateway.walrus.session, 1))])
+            there.nursery.start_soon(walrus.run, [(listener, there.gateway.walrus.session)])
             async with await trio.open_tcp_stream(*listener.getsockname()) as client:
                 await until(lambda: len(walrus.connections) == 1)
                 over = trio.Event()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proto.ipc.operations import Page, Sampled
+from proto.ipc.operations import Led, Page, Sampled
+from shardd.leaders import Leader
 from tests.support.harness import Harness
 
 
@@ -94,3 +95,17 @@ def test_a_sample_counts_what_was_written_also_what_is_gone(shard: Harness) -> N
     again = shard.restarted().reply("sample").extra
     assert isinstance(again, Sampled)
     assert again.records == 0, "what a start reads back was not written"
+
+
+def test_a_state_tells_which_machine_led_when_only_if_it_is_asked_for(shard: Harness) -> None:
+    began = shard.clock.ms
+    shard.clock.advance(5000)
+    shard.append("a1", 4, 5)
+    shard.shard.follower.copy.leaders = lambda: [Leader(0, "a"), Leader(began + 1000, "b"), Leader(began + 9000, "c")]  # type: ignore[method-assign]
+    assert shard.reply("state", "a1").extra is None
+    assert shard.reply("state", "a1", led=True).extra == Led(((1, "a"), (4, "b"), (6, "c")))
+    assert shard.reply("state", "a2", led=True).extra == Led(((1, "a"), (2, "c")))
+
+
+def test_without_a_bucket_no_machine_led(shard: Harness) -> None:
+    assert shard.reply("state", "a1", led=True).extra == Led(((1, ""),))

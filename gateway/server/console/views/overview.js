@@ -59,6 +59,7 @@ class Overview extends View {
           {name: "waiting", kind: "a", fill: true, points: service.hour("waiting", each => each.waiting)},
         ])}
       </section>
+      ${this.#machines(m)}
       ${this.#shards()}
       <div class="columns">${this.#log(m)}${this.#connections(m)}${this.#classes(m)}${this.#replication(m)}</div>`;
   }
@@ -113,6 +114,20 @@ class Overview extends View {
             <td>${pill(each.up ? "good" : "bad", each.up ? "serves" : each.phase)}
               ${each.up || each.progress === undefined ? nothing : html`<span class="soft">${Math.floor(each.progress * 100)} %</span>`}</td>
             <td class="n">${whole(each.restarts)}</td><td class="n">${whole(each.hangs)}</td></tr>`)}
+        </tbody></table></div></section>`;
+  }
+
+  #machines(m) {
+    if (!m.topics_member?.length) return nothing;
+    const held = new Map();
+    for (const {labels: {shard, machine}} of m.topics_shard_holder) held.set(machine, [...(held.get(machine) ?? []), shard]);
+    const members = new Map(m.topics_member.map(({labels}) => [labels.machine, labels.node]));
+    const shown = [...new Set([...members.keys(), ...held.keys()])];
+    return html`<section class="card" id="machines"><h2>Machines</h2>
+      <div class="scroll" tabindex="0" role="region" aria-label="Machines"><table>
+        <thead><tr><th>machine</th><th class="n">node</th><th>holds shards</th></tr></thead>
+        <tbody>${shown.map(machine => html`<tr data-machine=${machine}><td>${machine}</td>
+          <td class="n">${members.get(machine) ?? "–"}</td><td>${held.get(machine)?.join(", ") ?? "none"}</td></tr>`)}
         </tbody></table></div></section>`;
   }
 

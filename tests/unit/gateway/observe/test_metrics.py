@@ -6,10 +6,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.metrics import as_json
-from proto.ipc.control import FiguresWanted, OtherFigures
+from proto.ipc.control import Cluster, FiguresWanted, Machine, OtherFigures, ShardState
 from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures
+from proto.ipc.link import SILENT_S
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import Stats
+from proto.ipc.remote import KeyPair
 from proto.model.keys import Scope
 from tests.support.gateway_stage import Script, Stage, key, stage
 
@@ -341,3 +343,38 @@ async def test_a_scrape_adds_what_the_supervisor_has_of_other_gateways() -> None
     assert found["topics_rog_commands_total", (("command", "PUT"), ("result", "ok"))] == 7
     errors = (("operation", "append"), ("process", "gateway"))
     assert found["topics_internal_errors_total", errors] == alone.get(("topics_internal_errors_total", errors), 0) + 2
+
+
+async def test_several_machines_have_a_row_each_and_shards_name_their_holders() -> None:
+    keys = KeyPair.new()
+    known = [Machine("a", 1, "http://a"), Machine("gone", 2), Machine("c", 3, "http://c")]
+    cluster = Cluster("mA", keys.public, keys.secret, member="a", known=known)
+    async with stage(shards=4, cluster=cluster) as s:
+        s.states[1] = ShardState(1, "standby", holder="http://c")
+        s.states[2] = ShardState(2, "standby")
+        s.states[3] = ShardState(3, "replay", holder="http://c")
+        s.gateway.shards.update(s.states)
+        async with s.client() as client:
+            answer = await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})
+        members = [each["labels"] for each in answer.json["topics_member"]]
+        assert members == [{"node": "1", "machine": "http://a"}, {"node": "3", "machine": "http://c"}]
+        holders = [each["labels"] for each in answer.json["topics_shard_holder"]]
+        assert holders == [{"shard": "0", "machine": "http://a"}, {"shard": "1", "machine": "http://c"}]
+
+
+async def test_a_machine_that_is_alone_has_no_metrics_of_machines() -> None:
+    async with stage() as s, s.client() as client:
+        answer = await client.ask("GET", "/v0/metrics")
+        assert b"topics_member" not in answer.raw
+        assert b"topics_shard_holder" not in answer.raw
+
+
+async def test_a_shard_that_has_been_silent_for_long_costs_its_own_figures_only() -> None:
+    async with stage(shards=2) as s, s.client() as client:
+        link = s.gateway.shards.links.current(0)
+        assert link is not None
+        link.silent_s = SILENT_S
+        answer = await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})
+        assert answer.status == 200
+        up = {each["labels"]["shard"]: each["value"] for each in answer.json["topics_shard_up"]}
+        assert up == {"0": 0, "1": 1}

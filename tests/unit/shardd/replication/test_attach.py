@@ -12,6 +12,7 @@ import trio
 from proto.model.replication import Replication
 from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch, Service, Settings, Term, read_term
+from shardd.replication.messages import CreateTerm, Look, Result
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.objects import Objects
 from tests.support.bucket import MemoryStore
@@ -167,3 +168,36 @@ def test_a_term_has_nothing_new_if_its_holder_hears_no_other_machine() -> None:
     assert set(msgspec.json.decode(msgspec.json.encode(made))) <= {
         "term", "nonce", "machine", "made_ms", "address", "replication", "ttl_ms", "shards"
     }  # fmt: skip
+
+
+def claimed(store: MemoryStore, term: int, member: str, made_ms: int) -> Term:
+    """A term, created by a machine after a look."""
+    objects = Objects(store, 0, f"{term:032x}", "host", f"http://{member}", lambda: made_ms, member=member)
+    objects.carry(Look())
+    assert objects.carry(CreateTerm(term)) is Result.DONE
+    return read_term(store.objects[ShardNames(0).term(term)], term)
+
+
+def test_each_term_has_the_machines_that_held_the_shard_before_it() -> None:
+    store = MemoryStore()
+    assert claimed(store, 1, "a", 10).leaders == [(0, "a")]
+    assert claimed(store, 2, "a", 20).leaders == [(0, "a")]
+    assert claimed(store, 3, "b", 30).leaders == [(0, "a"), (30, "b")]
+    found = claimed(store, 4, "a", 40)
+    assert (found.member, found.leaders) == ("a", [(0, "a"), (30, "b"), (40, "a")])
+
+
+def test_the_leaders_before_a_term_of_an_earlier_release_or_a_damaged_one_are_not_known() -> None:
+    store = MemoryStore()
+    claimed(store, 1, "a", 10)
+    old = msgspec.json.encode(Term(2, "aa", "one", 15))
+    for data in (old, b"{torn"):
+        store.objects[ShardNames(0).term(2)] = data
+        assert claimed(store, 3, "b", 30).leaders == [(0, ""), (30, "b")]
+        del store.objects[ShardNames(0).term(3)]
+
+
+def test_a_machine_without_a_name_tells_no_leaders() -> None:
+    store = MemoryStore()
+    claimed(store, 1, "a", 10)
+    assert claimed(store, 2, "", 20).leaders == []

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 import trio
 
 from shardd.replication.attach import FORMAT, Service
 from shardd.replication.members import Member, publish
 from shardd.replication.membership import Membership
-from shardd.replication.names import SERVICE
+from shardd.replication.names import NODES, SERVICE
+from shardd.replication.nodes import Nodes
 from shardd.replication.store import StoreError, Unreachable
 from shardd.roster.members import RosterTiming
 from shardd.roster.roster import Roster
@@ -32,10 +34,12 @@ def bucket(created_ms: int = CREATED_MS) -> MemoryStore:
 class Heard:
     def __init__(self) -> None:
         self.news: list[dict[str, Member]] = []
+        self.numbers: dict[str, int] = {}
         self.changed = trio.Event()
 
-    async def __call__(self, members: Mapping[str, Member]) -> None:
+    async def __call__(self, members: Mapping[str, Member], numbers: Mapping[str, int]) -> None:
         self.news.append(dict(members))
+        self.numbers = dict(numbers)
         self.changed.set()
         self.changed = trio.Event()
 
@@ -80,7 +84,7 @@ async def test_a_machine_writes_itself_again_and_again_and_hears_of_others() -> 
 async def test_a_change_of_clocks_is_no_news() -> None:
     store = bucket()
     async with running(store) as (_, heard):
-        await heard.until("a")
+        await until(lambda: heard.numbers)
         before = len(heard.news)
         first = written(store, "a")
         await until(lambda: written(store, "a").beat > first.beat + 3)
@@ -144,3 +148,41 @@ async def test_a_machine_that_stops_is_a_member_no_more() -> None:
         await heard.until("a")
     await membership.withdraw()
     assert "members/a" not in store.objects
+
+
+async def test_a_machine_gets_a_number_and_hears_those_of_others() -> None:
+    store = bucket()
+    Nodes(store).number("b")
+    async with running(store) as (_, heard):
+        await until(lambda: heard.numbers == {"b": 1, "a": 2})
+        publish(store, member("c"))
+        await heard.until("a", "c")
+        Nodes(store).number("c")
+        await until(lambda: heard.numbers == {"b": 1, "a": 2, "c": 3})
+        listed = store.calls.count(("list", NODES))
+        first = written(store, "a").at_ms
+        await until(lambda: written(store, "a").at_ms > first + 5)
+        assert store.calls.count(("list", NODES)) <= listed + 1, "numbers are read although all are known"
+
+
+@pytest.mark.parametrize("operation", ["list", "get", "create"])
+async def test_numbers_that_hang_delay_no_news_of_members(operation: str) -> None:
+    store = bucket()
+    Nodes(store).number("b")
+    go_on = threading.Event()
+
+    def fault(asked: str, name: str) -> StoreError | None:
+        if asked == operation and name.startswith(NODES):
+            go_on.wait(60)
+        return None
+
+    store.fault = fault
+    async with running(store) as (_, heard):
+        await heard.until("a")
+        publish(store, member("b"))
+        await heard.until("a", "b")
+        store.delete("members/b")
+        await heard.until("a")
+        assert heard.numbers == {}
+        go_on.set()
+        await until(lambda: heard.numbers == {"b": 1, "a": 2})

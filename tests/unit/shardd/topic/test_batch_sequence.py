@@ -132,3 +132,16 @@ def test_a_window_passes_over_batches_without_live_records(monkeypatch: pytest.M
     slices, last = found.window(5, 10, 1000, 5000)
     assert [(each.first_seq + each.start, each.stop - each.start) for each in slices] == [(5, 6), (4991, 4)]
     assert (last, sum(looked) <= 10) == (4994, True)
+
+
+def test_the_first_record_since_a_time_is_found_in_any_batch() -> None:
+    times = [10, 10, 20, 20, 20, 30, 50]
+    found = BatchSequence()
+    for first, stop in ((0, 2), (2, 3), (3, 6), (6, 7)):
+        part = times[first:stop]
+        columns = Columns(len(part), part if len(set(part)) > 1 else part[0], plain([b"1"] * len(part)))
+        found.append(Batch(encode_batch(columns, 1, first + 1).head, first + 1, columns))
+    for since in range(60):
+        expected = next((seq for seq, ts in enumerate(times, 1) if ts >= since), None)
+        assert found.first_since(since) == expected, since
+    assert BatchSequence().first_since(0) is None

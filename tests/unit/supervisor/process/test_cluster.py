@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import socket
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from proto.ipc.control import Control, Followed, Local, Members, Orders, Ping, Placement, Step, StepDone
+from proto.ipc.control import Control, Followed, Local, Machine, Members, Orders, Ping, Placement, Step, StepDone
 from supervisor.config.settings import Settings
 from supervisor.process.cluster import Address, Machines, address
+from supervisor.process.datadir import DataDir, Manifest
 from supervisor.process.listener import ListenError
 from supervisor.process.states import ChildState
 
 BUCKET = {"bucket": "file:///bucket", "replication": "sync"}
+
+
+def directory(path: Path) -> DataDir:
+    return DataDir(path, Manifest(4, 0), ())
 
 
 def given(listen: str, **more: Any) -> Settings:
@@ -35,20 +41,21 @@ def given(listen: str, **more: Any) -> Settings:
     ],
 )
 def test_shards_listen_at_ports_in_a_row_and_are_found_where_the_machine_is(
-    listen: str, advertise: str, of_shard_2: str, at: str, monkeypatch: pytest.MonkeyPatch
+    listen: str, advertise: str, of_shard_2: str, at: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def resolved(host: str, port: int, **_: Any) -> list[Any]:
         host = "127.0.0.1" if host == "localhost" else host
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    found = address(given(listen, advertise=advertise), 4)
+    found = address(given(listen, advertise=advertise), directory(tmp_path))
     assert found is not None
-    assert (found.of(2), found.at) == (of_shard_2, at)
+    assert (found.of(2), found.at, found.machine) == (of_shard_2, at, directory(tmp_path).machine())
 
 
-def test_without_the_setting_no_machine_is_heard() -> None:
-    assert address(Settings(**BUCKET), 2) is None  # type: ignore[arg-type]
+def test_without_the_setting_no_machine_is_heard(tmp_path: Path) -> None:
+    assert address(Settings(**BUCKET), directory(tmp_path)) is None  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -62,9 +69,9 @@ def test_without_the_setting_no_machine_is_heard() -> None:
         (given("127.0.0.1:65534"), "ports up to 65537"),
     ],
 )
-def test_what_cannot_be_listened_on_is_refused(settings: Settings, said: str) -> None:
+def test_what_cannot_be_listened_on_is_refused(settings: Settings, said: str, tmp_path: Path) -> None:
     with pytest.raises(ListenError, match=said) as raised:
-        address(settings, 4)
+        address(settings, directory(tmp_path))
     assert "TOPICS_CLUSTER_LISTEN" in str(raised.value)
 
 
@@ -157,15 +164,17 @@ def test_a_machine_has_left_when_others_hold_all_its_shards(scene: Scene) -> Non
 
 def test_shards_hear_the_members_that_the_roster_has_reported() -> None:
     changes: list[int] = []
-    machines = Machines(Address("127.0.0.1", 4100, "tcp://one"), lambda: changes.append(1), lambda: None)
+    machines = Machines(Address("127.0.0.1", 4100, "tcp://one", "one"), lambda: changes.append(1), lambda: None)
     assert machines.of_shard(1).members == {}
-    machines.heard(Members({"key": "mB"}))
+    known = [Machine("one", 1, "http://one"), Machine("two", 2)]
+    machines.heard(Members({"key": "mB"}, known))
     machines.heard(Ping())
     assert changes == [1]
     shard, gateway = machines.of_shard(1), machines.of_asker()
     assert (shard.members, shard.listen, shard.at) == ({"key": "mB"}, "127.0.0.1:4101", "tcp://one")
     assert (gateway.members, gateway.listen, gateway.at) == ({}, "", "")
-    assert (gateway.machine, gateway.public) == (shard.machine, shard.public)
+    assert (gateway.machine, gateway.public, gateway.member) == (shard.machine, shard.public, shard.member)
+    assert (gateway.member, gateway.known) == ("one", known)
 
 
 def test_keys_and_nonces_are_new_for_each_start_and_the_secret_is_not_shown() -> None:

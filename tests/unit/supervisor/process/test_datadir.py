@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process.datadir import DataDir, DataDirError, Manifest, decide, parse_manifest
+from supervisor.process.datadir import MACHINE, DataDir, DataDirError, Manifest, decide, parse_manifest
 
 
 def open_dir(path: Path, shards: int | None = None, takeover_s: float = 0) -> DataDir:
@@ -303,7 +303,27 @@ def test_a_machine_keeps_its_name_and_a_copy_has_another_place(tmp_path: Path) -
         assert (again.machine(), again.place()) == (name, place)
         assert copy.machine() == name
         assert copy.place() != place
-        for damaged in (b"{torn", b"[]", b'{"name":1}', b"\xff"):
-            (tmp_path / "b" / "machine.json").write_bytes(damaged)
-            assert copy.machine() != name
-        assert copy.machine() == copy.machine()
+
+
+def named(path: Path) -> str:
+    return DataDir(path, Manifest(1, 0), ()).machine()
+
+
+def test_a_machine_keeps_its_name(tmp_path: Path) -> None:
+    name = named(tmp_path)
+    assert named(tmp_path) == name
+    (tmp_path / "other").mkdir()
+    assert named(tmp_path / "other") != name
+
+
+@pytest.mark.parametrize("torn", ["", "{torn", "[]", '{"machine": "../up"}', '{"machine": ""}', '{"name": "x"}'])
+def test_a_name_that_cannot_be_read_is_made_again(tmp_path: Path, torn: str) -> None:
+    (tmp_path / MACHINE).write_text(torn)
+    name = named(tmp_path)
+    assert name.isalnum()
+    assert named(tmp_path) == name
+
+
+def test_a_directory_that_takes_no_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataDirError, match=r"machine\.json"):
+        named(tmp_path / "gone")

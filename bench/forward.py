@@ -1,0 +1,241 @@
+"""What it costs to ask a machine that does not hold the shard, compared with one that does.
+
+    make bench-forward                                 a table, in about two minutes
+    python bench/forward.py --seconds 0.5 --rounds 3   a quick look
+    python bench/forward.py --json                     the same as JSON
+
+Two machines with one bucket, a directory, hear each other. They, the load and the bucket share this machine and its
+cores, so the link between them is loopback. A round sends each load to the one machine, then to the other, in turn
+first; figures are medians of the rounds, and a difference or a ratio is the median of those of the rounds. Latency is
+that of one connection. Processor time is that of all gateways and shards of both machines, with `CONNECTIONS`
+connections. The round trip of the link is that of one byte between two processes over TCP, measured in each round too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from load import drive, get, post
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from server import Server
+
+CONNECTIONS = 16
+TOPIC = "forwarded"
+RECORDS = 10_000
+BATCH = 1000
+PATIENCE_S = 60.0
+MOST_US = 60
+"""The aim of the latency that is added to the link's round trip."""
+MOST_CPU = 1.15
+ECHO = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := connection.recv(1):
+        connection.sendall(data)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    p50_us: float
+    cpu_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    load: str
+    held_us: float
+    """Median latency at the machine that holds the shard."""
+    other_us: float
+    """The same at the other one."""
+    added_us: float
+    rtt_us: float
+    """Of the link."""
+    held_cpu_us: float
+    """Processor time of a request, of both machines together."""
+    other_cpu_us: float
+    cpu_ratio: float
+
+
+def machine(folder: Path, name: str) -> Server:
+    return Server(
+        folder / name,
+        1,
+        TOPICS_BUCKET=(folder / "bucket").as_uri(),
+        TOPICS_REPLICATION="sync",
+        TOPICS_CLUSTER_LISTEN="127.0.0.1:0",
+        TOPICS_GATEWAYS="1",
+    )
+
+
+def holds(server: Server) -> bool:
+    """Whether the machine holds the only shard."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", "/v0/metrics", headers={"Accept": "application/json"})
+    phases = json.loads(connection.getresponse().read())["topics_shard_phase"]
+    connection.close()
+    return any(each["value"] and each["labels"]["phase"] == "ready" for each in phases)
+
+
+def settled(one: Server, two: Server) -> tuple[Server, Server]:
+    """The machine that holds the shard, and the other one."""
+    until = time.monotonic() + PATIENCE_S
+    while holds(one) == holds(two):
+        if time.monotonic() > until:
+            raise RuntimeError("no machine holds the shard")
+        time.sleep(0.1)
+    return (one, two) if holds(one) else (two, one)
+
+
+def fill(server: Server) -> None:
+    server.request("PUT", f"/v0/topics/{TOPIC}", {"durability": "disk"})
+    records = [{"data": "x" * 100} for _ in range(BATCH)]
+    for _ in range(RECORDS // BATCH):
+        status, answer = server.request("POST", f"/v0/topics/{TOPIC}", {"records": records})
+        if status not in (200, 201):
+            raise RuntimeError(f"a write was refused: {answer}")
+
+
+def states() -> Iterator[bytes]:
+    return itertools.repeat(get(f"/v0/topics/{TOPIC}"))
+
+
+def diffs(limit: int) -> Iterator[bytes]:
+    starts = (n * 7919 % (RECORDS - limit) for n in itertools.count())
+    return (post(f"/v0/topics/{TOPIC}/diff", b'{"from_seq":%d,"limit":%d}' % (start, limit)) for start in starts)
+
+
+def appends() -> Iterator[bytes]:
+    body = json.dumps({"records": [{"data": "x" * 500}], "config": {"durability": "memory"}}).encode()
+    return itertools.repeat(post("/v0/topics/written?return_seqs=false", body))
+
+
+LOADS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "state": states,
+    "append of 500 B": appends,
+    "diff of 5 records": lambda: diffs(5),
+    "diff of 600 records, 64 KiB": lambda: diffs(600),
+}
+
+
+class Echo:
+    """A process that sends back each byte."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        port = int(self._process.stdout.readline())
+        self._raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self._raw.close()
+        self._process.communicate(timeout=30)
+
+    def rtt_us(self, seconds: float) -> float:
+        """The median."""
+        taken: list[float] = []
+        clock = time.perf_counter
+        until = clock() + seconds
+        while not taken or clock() < until:
+            began = clock()
+            self._raw.sendall(b"x")
+            self._raw.recv(1)
+            taken.append(clock() - began)
+        return median(taken) * 1e6
+
+
+def cpu_s(servers: Sequence[Server]) -> float:
+    return sum(sum(server.cpu_seconds().values()) for server in servers)
+
+
+def measured(asked: Server, servers: Sequence[Server], make: Callable[[], Iterator[bytes]], seconds: float) -> Measure:
+    alone = drive(asked.port, [make()], seconds)
+    before = cpu_s(servers)
+    busy = drive(asked.port, [make() for _ in range(CONNECTIONS)], seconds)
+    return Measure(alone.p50_ms * 1000, (cpu_s(servers) - before) / busy.requests * 1e6)
+
+
+def compared(name: str, pair: tuple[Server, Server], echo: Echo, seconds: float, rounds: int) -> Row:
+    """`pair`: the machine that holds the shard, and the other one."""
+    make = LOADS[name]
+    for server in pair:
+        drive(server.port, [make()], min(seconds, 0.5))  # what is only slow at first
+    held: list[Measure] = []
+    other: list[Measure] = []
+    rtts: list[float] = []
+    for number in range(rounds):
+        rtts.append(echo.rtt_us(min(seconds, 0.5)))
+        for server in pair if number % 2 else reversed(pair):
+            (held if server is pair[0] else other).append(measured(server, pair, make, seconds))
+    return Row(
+        name,
+        median(each.p50_us for each in held),
+        median(each.p50_us for each in other),
+        median(b.p50_us - a.p50_us for a, b in zip(held, other, strict=True)),
+        median(rtts),
+        median(each.cpu_us for each in held),
+        median(each.cpu_us for each in other),
+        median(b.cpu_us / a.cpu_us for a, b in zip(held, other, strict=True)),
+    )
+
+
+def run(seconds: float, rounds: int) -> Iterator[Row]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topics-forward-")))
+        (folder / "bucket").mkdir()
+        one = stack.enter_context(machine(folder, "one"))
+        two = stack.enter_context(machine(folder, "two"))
+        pair = settled(one, two)
+        fill(pair[1])
+        echo = Echo()
+        stack.callback(echo.close)
+        for name in LOADS:
+            yield compared(name, pair, echo, seconds, rounds)
+
+
+def show(rows: Sequence[Row]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title="a request at the machine that holds the shard, and at another one")
+    for column in ("load", "p50 held", "p50 other", "added", "RTT of the link", "CPU held", "CPU other", "CPU ratio"):
+        table.add_column(column, justify="left" if column == "load" else "right")
+    for row in rows:
+        times = (row.held_us, row.other_us, row.added_us, row.rtt_us, row.held_cpu_us, row.other_cpu_us)
+        table.add_row(row.load, *(f"{each:,.0f} µs" for each in times), f"{row.cpu_ratio:.2f}")
+    console = Console()
+    console.print(table)
+    console.print(f"aims: at most the round trip and {MOST_US} µs are added to the latency, {MOST_CPU} × the CPU time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = list(run(options.seconds, options.rounds))
+    if options.json:
+        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()
