@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,10 @@ def test_shards_listen_at_ports_in_a_row_and_are_found_where_the_machine_is(
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    found = address(given(listen, advertise=advertise), directory(tmp_path))
-    assert found is not None
-    assert (found.of(2), found.at, found.machine) == (of_shard_2, at, directory(tmp_path).machine())
+    with closing(DataDir.open(tmp_path / "data", 1, 1)) as data:
+        found = address(given(listen, advertise=advertise), data)
+        assert found is not None
+        assert (found.of(2), found.at, found.machine, found.place) == (of_shard_2, at, data.machine(), data.place())
 
 
 def test_without_the_setting_no_machine_is_heard(tmp_path: Path) -> None:
