@@ -290,14 +290,14 @@ class Replica:
         none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
         own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
         over = none or own or self._by_hand or (self._automatic and dead)
-        if not over:
-            self._over_since = None
+        if not over or math.isinf(self.rank):
+            self._over_since = None  # who gets a rank late waits as long as the others
         elif self._over_since is None:
             self._over_since = self._asked_at
         at_once = self._by_hand or seen.nonce == self.nonce or (earlier and not ended)
-        self._over = self._over_since is not None and (
-            at_once or self._asked_at - self._over_since >= self.rank * timing.renewal
-        )
+        began = self._over_since
+        waited = began is not None and self._asked_at - began >= self.rank * timing.renewal
+        self._over = over and (at_once or waited)
         if self._automatic and not dead:
             self._look_at = min(self._look_at, self._unchanged_since + timing.time_to_live)
         if self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce:
