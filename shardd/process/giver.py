@@ -6,7 +6,7 @@
     ending      the end of the term is in the bucket; the process is to end, and follows the next holder then
 
 An order that names none takes back what was refused. A step is cancelled when the order changes, but for the last one:
-the end may be there before its answer is. See `shardd.roster.handover`.
+the end may be there before its answer is. See `shardd.roster.handover`. A stop in order does the last step.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Giver:
         self._holder = holder
         self._index = index
         self._done = done
+        self.stopping = False
+        """Whether the process is to end for good."""
         self._step: Step | None = None
         self._changed = trio.Event()
 
@@ -50,9 +52,16 @@ class Giver:
         replica = self._role.replica
         if step is not None and (replica is None or step.term != replica.term):
             step = None
-        if step != self._step:
+        if step != self._step and not self.stopping:
             self._step = step
             self._changed.set()
+
+    def stop(self) -> None:
+        """End the term at once, whatever the roster wants: another machine claims the shard then."""
+        term = 0 if self._role.replica is None else self._role.replica.term
+        self.stopping = True
+        self._step = Step(self._index, term, 0, HandOverState.ENDING)
+        self._changed.set()
 
     async def run(self) -> None:
         """Do what is ordered. Returns when the shard is given away."""
@@ -81,17 +90,22 @@ class Giver:
                     nursery.start_soon(self._holder.save)
                     control.wanted()
             await self._done(StepDone(step.move, HandOverEvent.SAVED))
-        elif step.state == HandOverState.REFUSING:
-            try:
-                await self._shard.commits.idle()
-                self._shard.commits.sync_now()
-            except OSError as error:
-                _log.error("not_handed_over", reason=str(error))
-                return
+        elif step.state == HandOverState.REFUSING and await self._synced():
             await self._holder.shipper.caught_up()
             await self._done(StepDone(step.move, HandOverEvent.SHIPPED))
 
+    async def _synced(self) -> bool:
+        """Sync all that was staged. Returns whether that is done."""
+        try:
+            await self._shard.commits.idle()
+            self._shard.commits.sync_now()
+        except OSError as error:
+            _log.error("not_handed_over", reason=str(error))
+            return False
+        return True
+
     async def _end(self, step: Step) -> None:
+        await self._synced()
         await self._holder.shipper.drain()
         replica = self._role.replica
         if replica is not None and replica.state is ReplicaState.DRAINED:

@@ -115,8 +115,10 @@ async def _obey(
         elif isinstance(message, Ping):
             await link.send(Pong())
         elif isinstance(message, Stop):
-            scope.cancel()
-            return
+            if copy.giver is None:
+                scope.cancel()
+                return
+            copy.giver.stop()  # its end cancels the scope
 
 
 def _log_cut(outcome: Outcome) -> None:
@@ -294,7 +296,7 @@ async def _serve(
     if shard is not None:
         await _close(shard, copy)
     log.info("shard_stopped")
-    return EXIT_DEPOSED if copy.given else 0
+    return EXIT_DEPOSED if copy.giver is not None and copy.giver.given and not copy.giver.stopping else 0
 
 
 def _peers(shard: Shard, start: Start, others: Links, in_hand: InHand, copy: bucket.Copy) -> Peers:

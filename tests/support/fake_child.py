@@ -13,6 +13,8 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     mute          ready, answers no Ping
     follows       in phase standby: another machine holds the shard
     members       ready, and reports MEMBERS
+    places        ready, and has decided that shard 1 is to be given away
+    refused       is a roster on a copy of a data directory
     keeps         ready, never done with what it has in hand when it retires
     nonsense      sends bytes that are no message
 
@@ -42,17 +44,20 @@ from proto.ipc.control import (
     KeysTaken,
     Members,
     Ping,
+    Placement,
     Pong,
     Progress,
     Ready,
     Retire,
     Start,
+    Step,
     Stop,
     encode,
 )
 from proto.process.orphan import die_with_parent
 
 MEMBERS = {"a key": "mOther"}
+STEP = Step(1, 5, 3, "ending")
 
 
 def run() -> int:
@@ -101,6 +106,11 @@ def run() -> int:
                     control.sendall(b"\4\0\0\0nope")
                 case Start(), "follows":
                     say(Progress("standby", 0, 0, "http://b", 0, "", "tcp://b:1", "the key"))
+                case Start(), "places":
+                    say(Ready(), Placement([0, 1], STEP))
+                case Start(), "refused":
+                    say(Ready(), Placement([], refused=True), Failed("a copy"))
+                    return 3
                 case Start(), "members":
                     say(Ready(), Members(MEMBERS))
                 case Start(), _:

@@ -150,6 +150,7 @@ async def test_a_hand_over_that_is_given_up_leaves_the_shard_serving() -> None:
 
 async def test_nothing_goes_back_from_the_end() -> None:
     async with running() as scene:
+        scene.may["idle"].set()
         scene.giver.ordered(ENDING)
         await scene.until("drain")
         scene.giver.ordered(None)
@@ -157,6 +158,20 @@ async def test_nothing_goes_back_from_the_end() -> None:
         await scene.until("over")
         assert scene.refusal is not None
         assert scene.done == [], "the bucket did not answer: the next process looks"
+
+
+async def test_a_stop_ends_the_term_whatever_is_ordered() -> None:
+    async with running() as scene:
+        scene.giver.ordered(REFUSING)
+        await scene.until("idle")
+        scene.giver.stop()
+        scene.giver.ordered(None)
+        scene.may["idle"].set()
+        await scene.until("drain")
+        assert scene.refusal is not None
+        assert scene.calls.index("sync") < scene.calls.index("drain")
+        scene.may["drain"].set()
+        await scene.until("over")
 
 
 async def test_a_step_for_another_term_is_passed_over() -> None:

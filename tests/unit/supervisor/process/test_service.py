@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import structlog
 import trio
+from msgspec.structs import asdict
 
 from supervisor.config import settings
 from supervisor.config.keys import Keys, read_file
@@ -24,7 +25,7 @@ from supervisor.process.forks import GATEWAY, ROSTER, SHARD, Forked, ForkServer
 from supervisor.process.listener import listen, resolve
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir
-from supervisor.process.service import NO_KEYS, Service
+from supervisor.process.service import EXIT_BEYOND_HELP, NO_KEYS, Service
 from tests.support import fake_child
 from tests.support.machine import ROOT
 from tests.support.service import Watched
@@ -251,6 +252,76 @@ async def test_a_roster_that_cannot_start_keeps_nothing_from_serving(stage: Stag
             assert stage.status()["ready"] is True
             signal_self(signal.SIGTERM)
     assert statuses == [0]
+
+
+CLUSTER = Address("127.0.0.1", 4100, "tcp://one", "id", "place")
+
+
+async def test_shards_hear_what_the_roster_has_decided_and_the_gateways_which_one_goes(stage: Stage) -> None:
+    def orders(shard: str) -> list[Any]:
+        found = [entry[1] for entry in stage.received(shard) if entry[0] == "Orders"]
+        return [(each["rank"], each["step"]) for each in found]
+
+    def phases() -> list[list[str]]:
+        return stage.told_phases()[-1:]
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(roster="places", cluster=CLUSTER), [])
+            await stage.ready.wait()
+            await eventually(lambda: orders("shard-0")[-1:] == [(0, None)])
+            await eventually(lambda: orders("shard-1")[-1:] == [(1, asdict(fake_child.STEP))])
+            await eventually(lambda: phases() == [["ready", "stopping"]])
+            stage.forks.behaviours[ROSTER] = "members"
+            os.kill(stage.status()["children"]["roster"]["pid"], signal.SIGKILL)
+            await eventually(lambda: orders("shard-1")[-1:] == [(1, None)])
+            await eventually(lambda: phases() == [["ready", "ready"]])
+            signal_self(signal.SIGTERM)
+    start = stage.received("shard-1")[0][1]["cluster"]
+    assert (start["member"], start["place"]) == ("id", "place")
+
+
+async def test_with_other_machines_an_operators_takeover_is_of_each_shard(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(cluster=CLUSTER), statuses)
+            await stage.ready.wait()
+            signal_self(signal.SIGUSR1)
+            for name in ("shard-0", "shard-1"):
+                await eventually(lambda name=name: "TakeOver" in [entry[0] for entry in stage.received(name)])
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+
+
+async def test_a_machine_that_is_asked_to_leave_ends_when_others_hold_its_shards(stage: Stage) -> None:
+    def news() -> list[Any]:
+        return [entry[1]["leaving"] for entry in stage.received("roster-0") if entry[0] == "Local"]
+
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="follows:1", cluster=CLUSTER), statuses)
+            await eventually((stage.path / "roster-0.log").exists)
+            await eventually(lambda: stage.status()["children"]["shard-00"]["phase"] == "ready")
+            assert stage.status()["leaving"] is False
+            signal_self(signal.SIGRTMIN)
+            await eventually(lambda: news()[-1:] == [True])
+            assert stage.status()["leaving"] is True
+            assert not statuses, "a shard is still here"
+            stage.forks.behaviours[SHARD] = "follows"
+            os.kill(stage.status()["children"]["shard-00"]["pid"], signal.SIGKILL)
+    assert statuses == [0]
+    stage.assert_nobody_left()
+
+
+async def test_a_machine_on_a_copy_of_a_directory_ends(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(roster="refused", cluster=CLUSTER), statuses)
+    assert statuses == [EXIT_BEYOND_HELP]
+    stage.assert_nobody_left()
 
 
 async def test_without_other_machines_there_is_no_roster_and_nobody_has_keys(stage: Stage) -> None:
