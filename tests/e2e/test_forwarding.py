@@ -1,4 +1,5 @@
 """Claims about two machines that hear each other: a client of the one that holds no shard is served by the other's.
+There is one shard, so that one of them has it.
 
 Every operation, long polls, streams and the other protocols take that way. A fault of the link or of the holder is one
 of the requests that were under way, and of no data.
@@ -26,6 +27,7 @@ from tests.support.service import Service, until
 
 PATIENCE_S = 60
 HEARS = {"TOPICS_CLUSTER_LISTEN": "127.0.0.1:0", "TOPICS_ADVERTISE": ""}
+ONE_SHARD = HEARS | {"TOPICS_SHARDS": "1"}
 FSYNC = {"durability": "fsync"}
 
 
@@ -55,13 +57,13 @@ def publish(running: Service, topic: str, *data: Any) -> Any:
 
 
 def phases(running: Service) -> list[str]:
-    return [running.status().get("children", {}).get(f"shard-{n:02d}", {}).get("phase", "") for n in range(2)]
+    return [running.status().get("children", {}).get(f"shard-{n:02d}", {}).get("phase", "") for n in range(1)]
 
 
 def forwards(running: Service) -> bool:
     """Whether a machine serves without holding a shard."""
     running.port = int(running.status().get("url", ":0").rpartition(":")[2])
-    return phases(running) == ["standby"] * 2 and running.is_ready()
+    return phases(running) == ["standby"] and running.is_ready()
 
 
 def started(one: Service, two: Service) -> None:
@@ -82,7 +84,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Servi
 
 
 def machines(tmp_path: Path, more: dict[str, str]) -> Iterator[tuple[Service, Service]]:
-    one, two = (machine(tmp_path, name, **HEARS, **more) for name in ("one", "two"))
+    one, two = (machine(tmp_path, name, **(ONE_SHARD | more)) for name in ("one", "two"))
     try:
         started(one, two)
         yield one, two
@@ -94,7 +96,7 @@ def machines(tmp_path: Path, more: dict[str, str]) -> Iterator[tuple[Service, Se
 @pytest.mark.parametrize("pair", [{}, "s3"], ids=["directory", "s3"], indirect=True)
 def test_what_a_client_asks_of_one_machine_is_done_by_the_other(pair: tuple[Service, Service]) -> None:
     one, two = pair
-    for number in range(6):  # of both shards
+    for number in range(6):
         done(two, "PUT", f"/v0/topics/t{number}", FSYNC)
         assert publish(two, f"t{number}", number, "x" * 100_000)["seqs"] == [1, 2]
         assert records(one, f"t{number}") == records(two, f"t{number}") == [number, "x" * 100_000]
@@ -166,8 +168,8 @@ def test_walrus_and_rog_take_the_same_way(pair: tuple[Service, Service]) -> None
 
 
 def test_keys_are_checked_where_the_client_comes_in(tmp_path: Path) -> None:
-    one = machine(tmp_path, "one", **HEARS, TOPICS_API_KEYS="first")
-    two = machine(tmp_path, "two", **HEARS, TOPICS_API_KEYS="second")
+    one = machine(tmp_path, "one", **ONE_SHARD, TOPICS_API_KEYS="first")
+    two = machine(tmp_path, "two", **ONE_SHARD, TOPICS_API_KEYS="second")
     try:
         started(one, two)
         done(two, "PUT", "/v0/topics/t", FSYNC, Authorization="Bearer second")
@@ -203,7 +205,7 @@ def test_when_the_holder_is_killed_the_other_takes_over_and_then_hears_it_as_wel
         each.start()
     until(lambda: all(len(numbers) > 20 for numbers in acked.values()), "writes", PATIENCE_S)
     one.kill_group()
-    until(lambda: phases(two) == ["ready"] * 2, "the takeover", PATIENCE_S)
+    until(lambda: phases(two) == ["ready"], "the takeover", PATIENCE_S)
     before = {topic: len(numbers) for topic, numbers in acked.items()}
     until(lambda: all(len(acked[topic]) > before[topic] + 20 for topic in acked), "writes", PATIENCE_S)
     one.start(wait=False)
@@ -222,26 +224,24 @@ def test_when_a_shard_of_the_holder_is_killed_the_link_is_made_again(pair: tuple
     one, two = pair
     done(two, "PUT", "/v0/topics/t", FSYNC)
     publish(two, "t", 1)
-    for name in ("shard-00", "shard-01"):
-        os.kill(one.status()["children"][name]["pid"], signal.SIGKILL)
-    until(lambda: phases(one) == ["ready"] * 2 and one.is_ready(), "the holder again", PATIENCE_S)
+    os.kill(one.status()["children"]["shard-00"]["pid"], signal.SIGKILL)
+    until(lambda: phases(one) == ["ready"] and one.is_ready(), "the holder again", PATIENCE_S)
     until(lambda: asks(two, "POST", "/v0/topics/t", {"records": [{"data": 2}]})[0] == 200, "a write", PATIENCE_S)
     assert records(two, "t")[:2] == [1, 2]
     until(lambda: forwards(two), "the other one to forward", PATIENCE_S)
 
 
-def test_while_the_processes_that_follow_the_shards_are_away_requests_are_passed_on(
+def test_while_the_process_that_follows_the_shard_is_away_requests_are_passed_on(
     pair: tuple[Service, Service],
 ) -> None:
     _, two = pair
     done(two, "PUT", "/v0/topics/t", FSYNC)
-    pids = {name: two.status()["children"][name]["pid"] for name in ("shard-00", "shard-01")}
-    for pid in pids.values():
-        os.kill(pid, signal.SIGKILL)
+    pid = two.status()["children"]["shard-00"]["pid"]
+    os.kill(pid, signal.SIGKILL)
     for number in range(20):
         publish(two, "t", number)
     until(lambda: forwards(two), "a machine that forwards", PATIENCE_S)
-    assert all(two.status()["children"][name]["pid"] != pid for name, pid in pids.items())
+    assert two.status()["children"]["shard-00"]["pid"] != pid
     assert records(two, "t") == list(range(20))
 
 
@@ -256,7 +256,7 @@ def test_a_holder_that_is_stopped_fails_what_was_sent_in_seconds(pair: tuple[Ser
         status, answer = asks(two, "POST", "/v0/topics/t", {"records": [{"data": 1}]})
         assert (status, answer["error"]["detail"]["outcome"]) == (503, "unknown")
         assert time.monotonic() - began < 10
-        until(lambda: phases(two) == ["ready"] * 2, "the takeover", PATIENCE_S)
+        until(lambda: phases(two) == ["ready"], "the takeover", PATIENCE_S)
         publish(two, "t", 2)
     finally:
         for pid in one.pids():
@@ -285,7 +285,7 @@ def test_a_machine_whose_member_is_deleted_is_heard_no_more_until_it_writes_it_a
 
 
 def test_a_machine_that_does_not_listen_stands_by(tmp_path: Path) -> None:
-    one, two = machine(tmp_path, "one", **HEARS), machine(tmp_path, "two")
+    one, two = machine(tmp_path, "one", **ONE_SHARD), machine(tmp_path, "two", TOPICS_SHARDS="1")
     try:
         one.start(wait=False).wait_ready(PATIENCE_S)
         two.start(wait=False)
@@ -307,7 +307,7 @@ def test_a_stop_of_the_holder_hands_over_and_withdraws_its_member(
     publish(two, "t", 1)
     assert len(list((tmp_path / "bucket" / "members").iterdir())) == 2
     one.stop(timeout_s=60)
-    until(lambda: phases(two) == ["ready"] * 2, "the takeover", PATIENCE_S)
+    until(lambda: phases(two) == ["ready"], "the takeover", PATIENCE_S)
     assert records(two, "t") == [1]
     assert len(list((tmp_path / "bucket" / "members").iterdir())) == 1
     for text in (one.log_text(), two.log_text()):
