@@ -65,6 +65,8 @@ class Holders:
         self.starts = [0] * len(self.clusters)
         """How many processes each machine has started."""
         self.gateways: list[tuple[Shards, int]] = []
+        self.away_s = 60.0
+        """As `Peers.away_s`, of processes that begin later."""
 
     def states(self, machine: int) -> list[ShardState]:
         """As the supervisor of a machine reports them."""
@@ -109,7 +111,7 @@ class Holders:
         shard.allowance.bind(alone=False)
         name = askers.named(askers.shard(index), incarnation)
         asking = links(len(self.processes), 20, name, cluster)
-        peers = Peers(shard, index, asking, term=self.terms[index], away_s=60.0)
+        peers = Peers(shard, index, asking, term=self.terms[index], away_s=self.away_s)
         remote = RemoteRouter("127.0.0.1:0", KeyPair.new(), 1 << 20)
         remote.allow({each.public: each.machine for each in self.clusters})
         state = ShardState(index, "ready", endpoint, incarnation, term=self.terms[index])

@@ -88,6 +88,16 @@ async def test_a_shard_that_moves_stays_booked_until_its_next_holder_reports(tmp
         assert await filled(there, 2, by=0) == 7
 
 
+async def test_a_shard_without_a_holder_is_taken_to_hold_its_share_in_the_end(tmp_path: Path) -> None:
+    async with holders(tmp_path, 0, 1, 2, max_topics=9) as there:
+        there.away_s = 0.5
+        await there.lose(1)
+        await there.move(0, 2)  # whose treasurer knows nothing yet
+        since = trio.current_time()
+        assert await filled(there, 2, by=0) == 6
+        assert trio.current_time() - since >= 0.5
+
+
 async def test_routers_copy_between_machines_and_go_on_after_a_move(tmp_path: Path) -> None:
     async with holders(tmp_path, 0, 1, 2) as there:
         source, dest = there.name(1), there.name(2)
