@@ -162,9 +162,11 @@ class Links:
         return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
 
     def unheld(self, index: int) -> bool:
-        """Whether no machine holds the shard, as far as is known: the next one claims it."""
+        """Whether no machine holds the shard, as far as is known, or its holder here is giving it away: the next one
+        claims it."""
         state = self.states[index]
-        return self.cluster is not None and state.phase == "standby" and not state.holder
+        given = state.phase == "stopping" or (state.phase == "standby" and not state.holder)
+        return self.cluster is not None and given
 
     def returns(self, index: int) -> bool:
         """Whether the shard is being started here, its next holder is not known yet, or the link to that one is being

@@ -146,7 +146,10 @@ async def test_who_is_waited_for() -> None:
         for phase in ("down", "open", "replay", "derive"):
             links.update([ShardState(0, phase)])
             assert links.returns(0)
-        for phase in ("failed", "stopping", "ready"):
+        links.update([ShardState(0, "stopping", "ipc://own")])
+        assert links.returns(0), "it is given away"
+        assert links.unheld(0)
+        for phase in ("failed", "ready"):
             links.update([ShardState(0, phase, "ipc://own")])
             assert not links.returns(0)
         links.update([ShardState(0, "standby")])
@@ -158,6 +161,8 @@ async def test_who_is_waited_for() -> None:
 
 async def test_without_a_cluster_a_standby_waits_for_no_holder() -> None:
     async with holder() as there, asker(there, None) as links:
+        links.update([ShardState(0, "stopping")])
+        assert not links.unheld(0)
         links.update([ShardState(0, "standby")])
         assert not links.unheld(0)
         assert not links.returns(0)
