@@ -206,3 +206,37 @@ async def test_a_shard_that_no_roster_has_given_a_rank_is_not_claimed(tmp_path: 
             await one.link.send(Stop())
             assert await one.ended() == 0
             nursery.cancel_scope.cancel()
+
+
+async def test_while_a_shard_is_handed_over_each_request_is_done_or_certainly_not(tmp_path: Path) -> None:
+    answers: list[Reply] = []
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            one = Process(nursery, tmp_path, "one")
+            await one.orders(0)
+            await one.holds()
+            async with one.asked() as gateway, trio.open_nursery() as writers:
+
+                async def write(first: int) -> None:
+                    for number in range(first, first + 1_000_000):
+                        answers.append(await append(gateway, number))
+
+                for writer in range(4):
+                    writers.start_soon(write, writer * 1_000_000)
+
+                async def goes_on() -> None:
+                    before = len(answers)
+                    while len(answers) < before + 20:
+                        await trio.lowlevel.checkpoint()
+
+                for state, event in (("saving", "saved"), ("refusing", "shipped"), ("ending", "ended")):
+                    await goes_on()
+                    await one.orders(1, state)
+                    await one.done(event)
+                await goes_on()
+                writers.cancel_scope.cancel()
+            assert await one.ended() == EXIT_DEPOSED
+            nursery.cancel_scope.cancel()
+    refused = [refusal(each) for each in answers if each.error is not None]
+    assert refused
+    assert all(each == {"shard": 0, "reason": "moving", "outcome": "not_done"} for each in refused), refused[:3]
