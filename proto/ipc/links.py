@@ -162,10 +162,10 @@ class Links:
         return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
 
     def unheld(self, index: int) -> bool:
-        """Whether no machine is known to hold the shard: the next one claims it, or the process here that is to know it
-        is being started."""
+        """Whether no machine is known to hold the shard: it is given away or claimed, or the process here that is to
+        know its holder is being started."""
         state = self.states[index]
-        away = state.phase in _STARTING or (state.phase == "standby" and not state.holder)
+        away = state.phase in _STARTING or state.phase == "stopping" or (state.phase == "standby" and not state.holder)
         return self.cluster is not None and away and not (self.reaches(index) or self._is_remote(state))
 
     def returns(self, index: int) -> bool:
