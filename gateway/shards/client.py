@@ -73,6 +73,7 @@ class Shards:
         )
         self._heard: list[Link | None] = [None] * shards
         self._moves = Moves(self.links)
+        self.links.on_update = self._moves.look
         self.complete = trio.Event()
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
@@ -82,7 +83,6 @@ class Shards:
         """Take over the states that the supervisor sent."""
         self.links.update(states)
         self._look_whether_complete()
-        self._moves.look()
 
     def _look_whether_complete(self) -> None:
         serving = [state.index for state in self.states if self.serving(state.index)]

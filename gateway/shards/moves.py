@@ -4,7 +4,8 @@ A request waits if it was not sent, or if the shard refused it for the moment an
 
     PATIENCE_S   for a process that is being started again, and for a link that is being made again
     MOVING_S     for a shard that moves, counted from the moment at which that was seen: it refused a request as
-                 `moving`, or no machine is known to hold it. Later requests wait as much less, and none waits after it
+                 `moving`, or no machine is known to hold it, as after a move until the process here has looked. Later
+                 requests wait as much less, and none waits after it
 
 While a shard refuses requests, it gets a question every `AGAIN_S`. When it answers that, or takes another request, what
 waits is sent. No request is sent to find out: its outcome would be unknown if the shard was given away then.

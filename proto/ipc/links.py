@@ -162,9 +162,11 @@ class Links:
         return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
 
     def unheld(self, index: int) -> bool:
-        """Whether no machine holds the shard, as far as is known: the next one claims it."""
+        """Whether no machine is known to hold the shard: it is given away or claimed, or the process here that is to
+        know its holder is being started."""
         state = self.states[index]
-        return self.cluster is not None and state.phase == "standby" and not state.holder
+        away = state.phase in _STARTING or state.phase == "stopping" or (state.phase == "standby" and not state.holder)
+        return self.cluster is not None and away and not (self.reaches(index) or self._is_remote(state))
 
     def returns(self, index: int) -> bool:
         """Whether the shard is being started here, its next holder is not known yet, or the link to that one is being
@@ -195,7 +197,7 @@ class Links:
                 else f"this machine is a standby: {state.holder} holds shard {index}"
                 if state.phase == "standby" and state.holder
                 else f"no machine holds shard {index} at the moment; retry shortly"
-                if self.unheld(index)
+                if state.phase == "standby" and self.unheld(index)
                 else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
                 shard=index,
                 phase=state.phase,

@@ -206,6 +206,13 @@ async def _failed(link: ControlLink, index: int, error: Exception) -> None:
 async def main(descriptor: int) -> int:
     """Run one shard. Returns the exit status."""
     link = ControlLink.inherited(descriptor)
+    try:
+        return await _run(link)
+    finally:
+        await link.aclose()
+
+
+async def _run(link: ControlLink) -> int:
     start = await link.receive()
     if not isinstance(start, Start):
         return 1

@@ -24,7 +24,9 @@ A = TypeVar("A")
 _PHASES = ("derive", "ready")
 """Phases in which a shard answers the others: from the moment its own log has been read."""
 PATIENCE_S = 1.0
-"""How long a request waits for a shard that is being started again, or moves to another machine."""
+"""How long a request waits for a shard that is being started again."""
+MOVING_S = 5.0
+"""The same where it may move to another machine."""
 
 
 def links(shards: int, timeout_s: float, name: str = "", cluster: Cluster | None = None) -> Links:
@@ -106,8 +108,8 @@ class Peers:
         return self.term or self._links.states[self.index].incarnation
 
     async def returned(self, index: int) -> None:
-        """Wait, up to `PATIENCE_S`, until a shard that is being started again, or moves, is ready."""
-        with trio.move_on_after(PATIENCE_S):
+        """Wait, up to `PATIENCE_S` or `MOVING_S`, until a shard that is being started again, or moves, is ready."""
+        with trio.move_on_after(MOVING_S if self._away_s else PATIENCE_S):
             while index != self.index and self._links.returns(index):
                 await self._links.updated.wait()
 

@@ -22,7 +22,7 @@ from shardd.replication.members import create_move, moves_from, publish, read_al
 from shardd.replication.nodes import Nodes
 from shardd.replication.objects import Objects
 from shardd.replication.outage import Outage
-from shardd.replication.store import Store, StoreError
+from shardd.replication.store import Absent, Store, StoreError
 from shardd.roster.members import Member
 from shardd.roster.moves import Move
 from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, RosterRequest, RosterState
@@ -74,7 +74,7 @@ class Membership:
     async def run(self) -> None:
         """Run the roster until cancelled, or until it is refused."""
         while not await self._try(self._is_ours, self._reads):  # noqa: ASYNC110 - the bucket has no event
-            await trio.sleep(self._patience_s)
+            await trio.sleep(min(self._patience_s, 1.0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._number)
             while self.roster.state is not RosterState.REFUSED:
@@ -95,6 +95,8 @@ class Membership:
     def _is_ours(self) -> bool:
         try:
             return read_service(self._store).service == self._created_ms
+        except Absent:
+            return False  # the first machine makes it
         except Mismatch:
             return False  # the shards say so, and do not start
 

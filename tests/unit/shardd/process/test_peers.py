@@ -235,7 +235,7 @@ async def test_a_shard_whose_term_may_be_over_asks_nobody(tmp_path: Path) -> Non
 
 
 async def test_a_request_waits_for_the_next_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardd.process.peers.PATIENCE_S", 50.0)
+    monkeypatch.setattr("shardd.process.peers.MOVING_S", 50.0)
     async with _apart(tmp_path) as (peers, there, _), trio.open_nursery() as nursery:
         await peers.returned(1)
         there.cable.whole = False
