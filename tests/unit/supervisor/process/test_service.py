@@ -218,7 +218,7 @@ async def test_shards_hear_the_members_that_the_roster_reports_also_after_it_has
     assert [start["cluster"]["listen"] for start in starts("shard-1")] == ["127.0.0.1:4101"] * 2
     found = [start["cluster"] for name in ("gateway-0", "shard-0", "roster-0") for start in starts(name)]
     assert len({(each["machine"], each["public"], each["secret"]) for each in found}) == 1
-    assert all(entry[0] != "Members" for entry in stage.received("gateway-0"))
+    assert fake_child.MEMBERS in heard("gateway-0")
     assert stage.received("roster-0")[-1][0] == "Stop"
     stage.assert_nobody_left()
 
