@@ -82,7 +82,6 @@ def machine(folder: Path, name: str) -> Server:
         TOPICS_BUCKET=(folder / "bucket").as_uri(),
         TOPICS_REPLICATION="sync",
         TOPICS_CLUSTER_LISTEN="127.0.0.1:0",
-        TOPICS_GATEWAYS="1",
     )
 
 
@@ -220,6 +219,7 @@ def show(rows: Sequence[Row]) -> None:
         times = (row.held_us, row.other_us, row.added_us, row.rtt_us, row.held_cpu_us, row.other_cpu_us)
         table.add_row(row.load, *(f"{each:,.0f} µs" for each in times), f"{row.cpu_ratio:.2f}")
     console = Console()
+    console.width = max(console.width, 130)
     console.print(table)
     console.print(f"aims: at most the round trip and {MOST_US} µs are added to the latency, {MOST_CPU} × the CPU time")
 

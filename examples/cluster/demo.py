@@ -25,10 +25,10 @@ from writers import Difference, Machine, Writer, compare  # noqa: E402
 
 from tests.support.bucket import S3Server  # noqa: E402
 
-SHARDS = 4
+SHARDS = 3
 TOPICS = 6
-TTL_MS = 2000
-SETTLE_S = 45.0
+TTL_MS = 3000
+SETTLE_S = 120.0
 console = Console()
 
 

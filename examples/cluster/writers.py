@@ -13,7 +13,7 @@ from typing import Any
 PER_WRITE = 10
 PER_READ = 1000
 TIMEOUT_S = 15.0
-PATIENCE_S = 45.0
+PATIENCE_S = 120.0
 PAUSE_S = 0.05
 """Between two attempts of one write."""
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 
 
 class Service:

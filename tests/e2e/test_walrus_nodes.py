@@ -45,6 +45,12 @@ def agree(*running: Service, voters: list[int] = NODES) -> bool:
     return known and None not in leaders and len(leaders) == 1
 
 
+def ready(running: Service) -> bool:
+    """Whether a machine reaches every shard."""
+    running.port = int(running.status()["url"].rpartition(":")[2])
+    return running.is_ready()
+
+
 def put(running: Service, entry: str) -> None:
     """As the document says: try again in a moment while the leadership is transferred."""
 
@@ -63,7 +69,7 @@ def three(tmp_path: Path) -> Iterator[list[Service]]:
     try:
         for each in made:
             each.start(wait=False)
-        until(lambda: agree(*made), "three nodes that agree", PATIENCE_S)
+        until(lambda: agree(*made) and all(map(ready, made)), "three nodes that agree", PATIENCE_S)
         yield made
     finally:
         for each in made:
@@ -76,7 +82,6 @@ def test_three_machines_are_three_nodes_and_each_takes_every_command(three: list
     for each in found:
         assert each["state"] == ("Leader" if each["id"] == each["current_leader"] else "Follower")
         assert each["current_term"] == found[0]["current_term"] >= 1
-        assert each["last_log_index"] >= each["last_applied"] > 0
         assert each["membership_config"] == {"voters": NODES, "learners": []}
     clients = [MinimalWalrus(port=ports(each, "walrus")[0]) for each in three]
     entries = [f"entry {number}" for number in range(2 * SEGMENT + 1)]
@@ -87,9 +92,11 @@ def test_three_machines_are_three_nodes_and_each_takes_every_command(three: list
         assert [clients[number % 3].get("logs") for number in range(1, len(entries) + 1)] == entries
         assert [client.get("logs") for client in clients] == [None] * 3
         told = [json.loads(client.send("STATE logs")) for client in clients]
+        after = [json.loads(client.send("METRICS")) for client in clients]
     finally:
         for client in clients:
             client.close()
+    assert all(each["last_log_index"] >= each["last_applied"] > len(entries) for each in after)
     leader = told[0]["leader_node"]
     assert leader in NODES
     assert told == 3 * [
