@@ -139,7 +139,7 @@ def run(
 
 
 def _await_answers(recording: Recording, least: int, crowd: list[Crowd]) -> None:
-    """Wait until so many requests had answers, or a client has failed: a fault that nobody was at work for finds
+    """Wait until so many requests had answers, or a client has failed: a fault that meets no request finds
     nothing."""
     until(
         lambda: recording.answered >= least or any(each.failure for each in crowd),
