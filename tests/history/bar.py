@@ -82,6 +82,9 @@ class Bar:
 
     def finish(self, client: Client, path: Path) -> None:
         """Called when faults and clients have ended: record reads that show everything."""
+        for topic in self.configs:
+            there = client.ask("GET", f"/v0/topics/{topic}").status != 404
+            claim(there, "Undone", f"{topic} was created, and is not there in the end")
         _await_copies(client)
         client.recording.write(f.Settled, client.name, time.monotonic_ns(), "ok")
         for topic in self.configs:

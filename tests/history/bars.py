@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tests.history.answers import LostAnswers
 from tests.history.bar import BACK_S, Bar, Kills, Pauses
+from tests.history.clients import Crowd
 from tests.history.clocks import Clocks
 from tests.history.cuts import PowerCuts
 from tests.history.disks import BadDisks
@@ -35,7 +36,7 @@ from tests.history.networks import BadNetworks
 from tests.history.recording import Client, Recording
 from tests.history.takeovers import Takeovers
 from tests.history.upgrades import Upgrades
-from tests.support.service import Service
+from tests.support.service import Service, until
 from topics_history import format as f
 from topics_history.checker import Report, check
 
@@ -52,6 +53,8 @@ BARS: dict[int, type[Bar]] = {
     11: Upgrades,
     12: Clocks,
 }
+BETWEEN = 50
+"""Requests that are answered between two faults, at least: a busy machine is slow."""
 ENVIRONMENT = {
     "TOPICS_RESTART_LIMIT": "1000",
     "TOPICS_CHECKPOINT_BYTES": "2000000",
@@ -113,8 +116,10 @@ def run(
             ):
                 if any(each.failure for each in crowd):
                     break
+                least = recording.answered + BETWEEN
                 idle.wait(bar.rng.uniform(*bar.rest_s) * scale)
                 if bar.fault:
+                    _await_answers(recording, least, crowd)
                     longest_back_s = max(longest_back_s, _fault(bar, service, recording))
                     struck += 1
         finally:
@@ -131,6 +136,16 @@ def run(
     if not report.counts:
         bar.judge(path)
     return Outcome(report, time.monotonic() - began, recording.slowest_ns / 1e9, longest_back_s, bar.figures())
+
+
+def _await_answers(recording: Recording, least: int, crowd: list[Crowd]) -> None:
+    """Wait until so many requests had answers, or a client has failed: a fault that meets no request finds
+    nothing."""
+    until(
+        lambda: recording.answered >= least or any(each.failure for each in crowd),
+        f"{BETWEEN} answers between two faults",
+        BACK_S,
+    )
 
 
 def _fault(bar: Bar, service: Service, recording: Recording) -> float:

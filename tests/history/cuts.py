@@ -75,6 +75,7 @@ class Suffix(Crowd):
         while True:
             body = {"from_seq": position, "limit": 1000}
             answer = self.client.ask("POST", f"/v0/topics/{self.topic}/diff", body)
+            claim(answer.status != 404, "Undone", f"{self.topic} was created, and a cut undid it")
             if answer.outcome != "ok":
                 return 0
             found |= {record["$seq"]: record["data"] for record in answer.body["records"]}

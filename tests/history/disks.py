@@ -1,7 +1,7 @@
 """Bar 9: a bad disk. The device of the service fails in real calls of its processes, and heals again:
 
     sync     one sync fails
-    lost     one sync fails, and a power cut follows at once or soon
+    lost     one sync fails, or some do, and a power cut follows at once or soon
     syncs    all syncs fail for a while; then a shard may be read-only, and an operator restarts it
     write    all writes and new files fail with EIO for a while
     full     another program fills the volume, a small tmpfs, and frees it again
@@ -44,6 +44,8 @@ PROBES = [next(name for n in range(100) if shard_of(name := f"probe:{n}", SHARDS
 VOLUME_BYTES, LEFT_FREE_BYTES = 256 << 20, 8 << 20
 SLOW_S = 0.05
 """A hundred times as long as a sync of a good device."""
+BETWEEN_S = 0.1
+"""Between failed syncs, so that clients hear of the first one, and frames are synced behind what it was to cover."""
 HEALS_S = 15.0
 LONGEST_ANSWER_S = 12.0
 HEALTH_MS = 100.0
@@ -108,7 +110,7 @@ class BadDisks(Bar):
         return [kinds[n % len(kinds)](service, recording, f"c{n}", self.seed) for n in range(clients)]
 
     def strike(self, service: Service) -> tuple[str, float]:
-        kind = self.rng.choices(list(self._kinds), (2, 4, 1, 1, 1, 1))[0]
+        kind = self.rng.choices(list(self._kinds), (1, 6, 1, 1, 1, 1))[0]
         self._struck[kind] += 1
         self._kinds[kind](service)
         lifted = time.monotonic()
@@ -124,9 +126,13 @@ class BadDisks(Bar):
 
     def _lost(self, service: Service) -> None:
         self._sync(service)
+        for _ in range(self.rng.choice((1, 2, 4))):
+            time.sleep(BETWEEN_S)
+            self._faults.set(syncs=1)
         self._rest(0, self.rng.choice((0, 0.2, 1)))
         began = time.monotonic()
         self._power.cut(service)
+        self._faults.set()
         await_ready(service.start(wait=False))
         self._down.append((began, time.monotonic()))
 

@@ -22,7 +22,7 @@ PLAIN, LASTING, MORTAL, DEAD = "j:plain", "j:lasting", "j:mortal", "j:dead"
 QUEUES = [PLAIN, LASTING, MORTAL]
 DELIVERIES = 3
 LEASES_MS = (300, 1000, 3000)
-MOST_WAITING = 500
+MOST_WAITING = 100
 """Jobs of a queue beyond which no more are published: workers are to get those whose leases have ended."""
 DEAD_S = 60.0
 
@@ -50,7 +50,7 @@ class Late(Crowd):
     def __init__(self, service: Service, recording: Recording, name: str, seed: int) -> None:
         super().__init__(service, recording, name, seed)
         self._pace = self.rng.uniform(0.5, 1.5)
-        self._stands_still = self.rng.choice((0.02, 0.4))
+        self._stands_still = self.rng.choice((0.02, 0.2, 0.5))
 
     def turn(self) -> None:
         queue, lease_ms = self.rng.choice(QUEUES), self.rng.choice(LEASES_MS)

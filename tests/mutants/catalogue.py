@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "a write is answered before its sync",
         3,
-        ("Lost", "Changed", "HeadBack"),
+        ("Lost", "Changed", "HeadBack", "Undone"),
         (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "a stream skips records when it becomes live",
         1,
-        ("Lost", "NotAPiece", "Repeated"),
+        ("Hole", "Lost", "Repeated"),
         (
             Edit("gateway/streams/topic_feed.py", " or feed.seq > member.seq:\n", ":\n"),
             Edit(

@@ -21,7 +21,7 @@ from tests.history.bars import run
 from tests.mutants.catalogue import MUTANTS, Mutant, made
 
 WITHIN_S = 60.0
-RUN_S, SCALE = 8.0, 0.1
+RUN_S, SCALE = 12.0, 0.1
 
 
 @dataclass(slots=True)
