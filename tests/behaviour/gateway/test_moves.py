@@ -213,7 +213,7 @@ async def test_a_walrus_client_hears_of_no_move_unless_it_takes_too_long(
 ) -> None:
     async with service(tmp_path) as (there, stage, _), trio.open_nursery() as nursery:
         topic = there.name(1, 2)
-        node = Walrus(stage.gateway.shards, Limits(), 1).session(1)
+        node = Walrus(stage.gateway.shards, Limits()).session()
         assert b"OK" in await node.answer(Register(topic))
         answers: list[bytes] = []
 
