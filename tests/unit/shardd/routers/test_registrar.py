@@ -598,7 +598,10 @@ async def test_another_shard_makes_no_changes() -> None:
     for shard in net.shards:
         reply = shard.reply(RegistrarDeleteTopic(b"", ()), "a")
         assert reply.error is not None
-        assert (reply.error.code, reply.error.detail) == (ErrorCode.NOT_READY, {"outcome": "not_done"})
+        assert (reply.error.code, reply.error.detail) == (
+            ErrorCode.NOT_READY,
+            {"reason": "starting", "outcome": "not_done"},
+        )
 
 
 async def test_requests_that_wait_are_bounded_and_no_key_takes_all_places(two: Scene) -> None:
