@@ -9,9 +9,10 @@ time. `run` returns the first broken claim. Those of `tests.simulation.replicati
     once        a record that a client knows to be written is in its shard's log; no record is in it twice
     answerer    at most one process answers for a shard at any moment
     cap         the limits of the processes that hold the shards are together at most the cap, but for `Cluster.excess`
-    copy        a copied directory is not a member while its original is seen to live
-    settled     when all faults are over, every shard is served, no machine has more than its part, and that took at
-                most one move more than there are shards, from twice the longest time to live on
+    copy        a copied directory becomes no member by a look that shows what its original has just written
+    settled     when all faults are over, every shard is served, of a directory and its copies one is a member, no
+                machine has more than its part, and that took at most one move more than there are shards, from twice
+                the longest time to live on
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Node(Process):
         """Machines whose objects its looks do not show."""
         self.published_at = -inf
         self.doubled = False
-        """Whether this one has a copy of a directory, and its original was seen to live by the last look."""
+        """Whether this one has a copy of a directory, and the last look showed what its original had just written."""
 
     @property
     def now(self) -> float:
@@ -220,7 +221,9 @@ class Cluster:
 
         def read() -> tuple[Member, ...]:
             original = self.copies.get(node.number, node)
-            node.doubled = original is not node and self.time.now - original.published_at < 0.6 * node.time_to_live
+            shown = self.members.get(node.machine)
+            lives = shown is not None and self.time.now - original.published_at < 0.6 * node.time_to_live
+            node.doubled = original is not node and lives and shown.place == original.place
             return tuple(member for member in self.members.values() if member.machine not in node.blind_to)
 
         network.request(node, read, members_read)
@@ -257,7 +260,8 @@ class Cluster:
     def settled(self) -> bool:
         """Whether every shard is served and no machine is to give any away, for long enough."""
         served = all(any(seat.serving() for seat in self.seats(index)) for index in range(len(self.shards)))
-        if not served or not all(self.content(node) for node in self.nodes):
+        doubled = len({node.machine for node in self.nodes}) < len(self.nodes)
+        if doubled or not served or not all(self.content(node) for node in self.nodes):
             self.settled_since = None
         elif self.settled_since is None:
             self.settled_since = self.time.now
