@@ -208,8 +208,8 @@ class Roster:
         if request is not self._open:
             return
         self._open = None
-        if isinstance(request, CreateMove):
-            self._look_at = now
+        if isinstance(request, CreateMove) or (isinstance(request, Publish) and self._beat == 1):
+            self._look_at = now  # this machine has a rank once it has seen itself
         elif isinstance(request, LookAround) and found is None:
             self._look_at = now + self._timing.renewal / 4
         elif isinstance(request, LookAround) and found is not None:

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Any, get_args
 
@@ -243,6 +244,8 @@ def controls() -> Iterator[bytes]:
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
         fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}
         fields |= {"number": 1, "figures": GATEWAY, "machines": {"key": "m1"}}
+        fields |= {"move": 1, "event": "saved", "lag_s": 0.5, "ranks": [0.0, inf], "rank": 1.0, "lags": {1: 0.5}}
+        fields |= {"step": control.Step(1, 2, 3, "saving"), "known": [control.Machine("one", 1)]}
         named = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
         yield encode(kind(**named))
     yield encode(Shards([ShardState(0, "ready", "ipc://x", 1)]))
