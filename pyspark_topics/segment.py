@@ -80,11 +80,15 @@ class Segment:
         frames are read and verified. Raises `FileNotFoundError`, and while the headers are taken `CorruptFile`."""
         entries = self._index()
         if entries is None:
-            self._content.need([(0, len(self.view))])
+            self.read()
             return (head for head in self._walk() if wanted is None or wanted(_entry(head)))
         chosen = [entry for entry in entries if wanted is None or wanted(entry)]
         self._content.need((entry.offset, entry.length) for entry in chosen)
         return self._chosen(chosen)
+
+    def read(self) -> None:
+        """Read all bytes, so that `view` has them. Raises `CorruptFile`, OSError."""
+        self._content.need([(0, len(self.view))])
 
     def _chosen(self, entries: Iterable[Entry]) -> Iterator[frames.Head]:
         for entry in entries:

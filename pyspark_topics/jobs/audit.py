@@ -155,6 +155,7 @@ def _log(unit: Unit, seen: Seen) -> None:
 
 def _segment(unit: Unit, seen: Seen) -> None:
     file = Segment(LocalFile(unit.path), unit.topic_id, unit.size)
+    file.read()
     heads = []
     offset = 0
     while offset < len(file.view):
