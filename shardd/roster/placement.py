@@ -10,7 +10,7 @@ are moved. Shards are counted, not their load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -42,9 +42,13 @@ def ranks(shard: int, standings: Mapping[str, Standing], holder: str, target: st
     return sorted(able, key=order)
 
 
-def next_transfer(standings: Mapping[str, Standing], holders: Sequence[str]) -> Transfer | None:
+def next_transfer(
+    standings: Mapping[str, Standing], holders: Sequence[str], follows: Callable[[int, str], bool] = lambda *_: False
+) -> Transfer | None:
     """The next shard to be moved; None if all are where they may stay. `holders` has the machine of each shard's newest
-    term, in the order of shards; one that is not there is none, and those who claim see to its shards."""
+    term, in the order of shards; one that is not there is none, and those who claim see to its shards. Of the shards
+    that may be moved, those that the target `follows` come first: it may have another view of which one it is to get.
+    """
     loads = Counter(dict.fromkeys(standings, 0))
     loads.update(holder for holder in holders if holder in standings)
     targets = [machine for machine, standing in standings.items() if standing is Standing.PLACEABLE]
@@ -61,7 +65,7 @@ def next_transfer(standings: Mapping[str, Standing], holders: Sequence[str]) -> 
     source = min(sources, key=lambda each: (-loads[each], each))
     target = min(needy, key=lambda each: (loads[each], each))
     held = [shard for shard, holder in enumerate(holders) if holder == source]
-    shard = max(held, key=lambda each: (_gain(each, source, target), -each))
+    shard = max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
     return Transfer(shard, source, target)
 
 

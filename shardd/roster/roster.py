@@ -25,7 +25,7 @@ one is refused. If two of them have begun at the same moment, the one with the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -248,15 +248,15 @@ class Roster:
 
     # Giving away
 
-    def _next_transfer(self) -> Transfer | None:
-        return next_transfer(self._standings, [held.machine for held in self.holders])
+    def _next_transfer(self, follows: Callable[[int, str], bool] = lambda *_: False) -> Transfer | None:
+        return next_transfer(self._standings, [held.machine for held in self.holders], follows)
 
     def _offer(self, now: float) -> None:
         handover = self.handover
         if handover is not None and handover.state is HandOverState.OFFERING:
             self._look_for_entry(handover, now)
         elif handover is None and self.move is None:
-            transfer = self._next_transfer()
+            transfer = self._next_transfer(self._follows)
             if transfer is not None and self._may_give(transfer):
                 member = self.members.member(transfer.target)
                 assert member is not None
@@ -273,9 +273,12 @@ class Roster:
 
     def _may_give(self, transfer: Transfer) -> bool:
         """Only its holder gives a shard away, to a machine that has followed it to its end."""
-        member = self.members.member(transfer.target)
         holds = self.held.get(transfer.shard) == self.holders[transfer.shard].term
-        return holds and member is not None and member.lags.get(transfer.shard, math.inf) < READY_S
+        return holds and self._follows(transfer.shard, transfer.target)
+
+    def _follows(self, shard: int, machine: str) -> bool:
+        member = self.members.member(machine)
+        return member is not None and member.lags.get(shard, math.inf) < READY_S
 
     def _look_for_entry(self, handover: HandOver, now: float) -> None:
         last = self.moves.last

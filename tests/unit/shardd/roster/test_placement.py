@@ -130,3 +130,11 @@ def test_shards_of_machines_that_are_away_are_not_moved() -> None:
     assert next_transfer(members, ["gone", "gone", "", "m0", "m1"]) is None
     assert next_transfer({}, ["gone"]) is None
     assert next_transfer({"m0": Standing.LEAVING}, ["m0"]) is None, "there is no other"
+
+
+def test_of_the_shards_that_may_be_moved_one_that_the_target_follows_is() -> None:
+    """Machines with wrong clocks see others held back for ever, and expect another shard than they are to get."""
+    members, holders = standings(2), ["m0"] * 6
+    for wanted in range(6):
+        move = next_transfer(members, holders, lambda shard, machine: (shard, machine) == (wanted, "m1"))  # noqa: B023
+        assert move == Transfer(wanted, "m0", "m1")
