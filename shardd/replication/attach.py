@@ -24,6 +24,7 @@ from shardd.leaders import Leader
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
+from shardd.roster.members import Number
 from shardd.storage.disk import Disk
 
 FORMAT = 1
@@ -84,11 +85,11 @@ class Term(Struct, frozen=True, omit_defaults=True):
     term: int
     nonce: str
     machine: str
-    made_ms: int
+    made_ms: Number
     address: str = ""
     """Where its clients reach the holder."""
     replication: str = ""
-    ttl_ms: int = 0
+    ttl_ms: Number = 0
     shards: int = 0
     encrypt: bool | None = None
     endpoint: str = ""

@@ -20,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""Of milliseconds, or rewrites. Others may have written the object: a larger one would be no float of seconds."""
 SKEW_S = 1.0
 """Seconds by which a wall clock may be wrong."""
 
@@ -58,13 +61,13 @@ class Member(Struct, frozen=True, omit_defaults=True):
     """The public key of its askers."""
     endpoint: str = ""
     """Where its first shard hears other machines, the others at the ports after it; port 0 if each has any."""
-    at_ms: int = 0
+    at_ms: Number = 0
     """Its wall clock when it wrote this."""
     place: str = ""
     """The running system and the directory in it: a copy of the directory has another one."""
-    beat: int = 0
+    beat: Number = 0
     """Counts the rewrites of a nonce."""
-    ttl_ms: int = 0
+    ttl_ms: Number = 0
     """Its time to live."""
     leaving: bool = False
     lags: dict[int, float] = {}

@@ -11,7 +11,7 @@ import trio
 
 from proto.model.replication import Replication
 from shardd.replication import parts, role
-from shardd.replication.attach import Mismatch, Service, Settings, Term, read_term
+from shardd.replication.attach import Mismatch, Service, Settings, Term, TermError, read_term
 from shardd.replication.messages import CreateTerm, Look, Result
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.objects import Objects
@@ -168,6 +168,15 @@ def test_a_term_has_nothing_new_if_its_holder_hears_no_other_machine() -> None:
     assert set(msgspec.json.decode(msgspec.json.encode(made))) <= {
         "term", "nonce", "machine", "made_ms", "address", "replication", "ttl_ms", "shards"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "9007199254740992", "-1"])
+@pytest.mark.parametrize("field", ["made_ms", "ttl_ms"])
+def test_a_term_with_a_number_that_is_no_time_is_damaged(field: str, number: str) -> None:
+    numbers = {"made_ms": "1"} | {field: number}
+    data = '{"term":3,"nonce":"aa","machine":"one",' + ",".join(f'"{k}":{v}' for k, v in numbers.items()) + "}"
+    with pytest.raises(TermError, match="damaged"):
+        read_term(data.encode(), 3)
 
 
 def claimed(store: MemoryStore, term: int, member: str, made_ms: int) -> Term:

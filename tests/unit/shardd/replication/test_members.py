@@ -36,6 +36,18 @@ def test_a_restart_replaces_the_key_and_a_deletion_revokes_it() -> None:
     assert read_all(store, {"a": member("a", "m2")}) == {}
 
 
+HUGE = b"1" + b"0" * 400
+
+
+@pytest.mark.parametrize("field", [b"ttl_ms", b"at_ms", b"beat"])
+@pytest.mark.parametrize("number", [HUGE, b"9007199254740992", b"-1"])
+def test_a_member_with_a_number_that_is_no_time_is_damaged(field: bytes, number: bytes) -> None:
+    store = MemoryStore()
+    publish(store, member("b"))
+    store.objects["members/a"] = b'{"machine":"a","nonce":"n","%s":%s}' % (field, number)
+    assert read_all(store, {}) == {"b": member("b")}
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b'{"machine":1}', b'{"machine":"b"}', b"[" * 10_000])
 def test_a_damaged_member_is_as_it_was_and_the_others_count(data: bytes) -> None:
     store = MemoryStore()
