@@ -178,7 +178,7 @@ async def test_a_shard_besides_shard_0_forgets_its_word_when_that_one_has_gone(t
             await pair.until(lambda: two.role.holder)
             await pair.silence()
             assert not two.role.claimed.is_set()
-        assert one.role.serving()
+        await pair.until(one.role.serving)  # the last step of time may be longer than its worker threads took to renew
         nursery.cancel_scope.cancel()
 
 
