@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from time import process_time
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.operations import delete_request
 from shardd.operations.append_request import parse_write
+from tests.support.lines import lines_of
 
 TEXTS = st.text('[{}]"\\\\a ', max_size=6)
 VALUES = st.recursive(
@@ -109,11 +109,12 @@ def test_a_configuration_is_refused_for_its_nesting_or_its_field() -> None:
         b'{"records":[{"data":1}],"x":' + b"[" * (4 << 20) + b"]" * (4 << 20) + b"}",
     ],
 )
-def test_a_body_of_brackets_is_refused_at_once(body: bytes) -> None:
-    started = process_time()
-    with pytest.raises(TopicsError):
-        parse_append(body)
-    assert process_time() - started < 0.05
+def test_a_body_of_brackets_is_refused_without_a_walk_over_them(body: bytes) -> None:
+    def refused() -> None:
+        with pytest.raises(TopicsError):
+            parse_append(body)
+
+    assert lines_of(refused) < 1000
 
 
 def test_a_flat_value_with_many_brackets_passes() -> None:
