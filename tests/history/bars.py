@@ -89,10 +89,10 @@ def run(
     **environment: str,
 ) -> Outcome:
     """Run a bar, and have its history checked. Faults come for so many seconds from the start of the clients on, or
-    there are so many `faults` if there is a number. More follow until so many requests had `answers`: a busy machine is
-    slow. `source` has the packages of the service, if they are not those of this checkout; `environment` is added to
-    the service's. Raises `Violation` if the history breaks no promise and the bar finds one that is broken, and other
-    errors if the run does not get that far, for example if the service does not come back."""
+    there are so many `faults` if there is a number. More follow until so many requests had `answers`, and until all
+    that the bar is about has happened: a busy machine is slow. `source` has the packages of the service, if they are
+    not those of this checkout; `environment` is added to the service's. Raises `Violation` if the history breaks no promise and the bar finds one that is broken, and other
+    errors if the run does not get that far, for example if the service does not come back, or if it shows nothing."""
     bar = BARS[number](directory, seed, scale)
     path = directory / "history.jsonl"
     began = time.monotonic()
@@ -112,7 +112,7 @@ def run(
         ends = time.monotonic() + seconds
         try:
             while (struck < faults if faults else time.monotonic() < ends) or (
-                recording.answered < answers and time.monotonic() < ends + BACK_S
+                (recording.answered < answers or missing(bar, recording, struck)) and time.monotonic() < ends + BACK_S
             ):
                 if any(each.failure for each in crowd):
                     break
@@ -131,11 +131,19 @@ def run(
         client = Client(service, recording, "last", seed)
         bar.finish(client, path)
         client.close()
+        lacking = missing(bar, recording, struck)
     report = check(path)
     report.unread = [topic for topic in report.unread or () if topic not in bar.not_read]
     if not report.counts:
         bar.judge(path)
+        assert not lacking, f"the run shows nothing, because it had none of these: {', '.join(lacking)}"
     return Outcome(report, time.monotonic() - began, recording.slowest_ns / 1e9, longest_back_s, bar.figures())
+
+
+def missing(bar: Bar, recording: Recording, faults: int) -> list[str]:
+    """What the bar is about and never happened."""
+    happened = bar.happened(recording) | ({"faults": faults} if bar.fault else {})
+    return [what for what, count in happened.items() if not count]
 
 
 def _await_answers(recording: Recording, least: int, crowd: list[Crowd]) -> None:
