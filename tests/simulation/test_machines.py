@@ -34,6 +34,7 @@ FLAWS = {
     "the own time to live instead of the term's": MachineFlaws(broken.OwnTimeToLive),
     "orders of an old epoch": MachineFlaws(allowance=broken.ObeysOldEpochs),
     "two forwards": MachineFlaws(forwards_twice=True),
+    "the last entry of a move is removed": MachineFlaws(moves_kept=0),
     "copied directories are admitted": MachineFlaws(roster=broken.AdmitsCopies),
     "a holder is never silent": MachineFlaws(broken_replicas.NeverSilent),
     "no answer means done": MachineFlaws(broken_replicas.GuessesDone),
