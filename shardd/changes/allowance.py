@@ -52,7 +52,7 @@ from shardd.topic.topic import Topic
 PATIENCE_S = 2.0
 """How long a request waits for room at most."""
 FIRST_PATIENCE_S = 5.0
-"""The same before the first order: the treasurer may have to find this process first, on another machine than before."""
+"""The same before the first order: the treasurer may have to find this process, on another machine than before."""
 WANTED_S = 6.0
 """How long a lane's want lasts. Lanes that wait look again sooner, and want again."""
 LOOK_S = 0.01

@@ -135,7 +135,7 @@ def test_a_roster_that_starts_reads_the_last_entries_of_many() -> None:
 
 
 def test_a_creation_in_a_name_that_was_freed_is_not_the_last_and_removes_nothing_later() -> None:
-    """1. A machine is stopped before it creates an entry. 2. Others create that and more; it is removed. 3. It wakes."""
+    """1. A machine stops before it creates an entry. 2. Others create that and more; it is removed. 3. It wakes."""
     store = MemoryStore()
     for number in range(1, KEPT + 9):
         create_move(store, replace(MOVE, number=number))
