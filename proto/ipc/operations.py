@@ -566,6 +566,8 @@ class RoomWant(Operation[None], tag="room_want", frozen=True):
     limit: Room
     want: Room
     """What the limit lacks."""
+    process: int = 0
+    """A number of the shard's process, larger than those of earlier ones; 0 if it is not known."""
 
 
 class RoomReport(Answer, tag="room_report", frozen=True):

@@ -15,7 +15,8 @@ bytes stay in the asker's window. It ends in one of three ways:
 
     it fits              the limit was raised, or the shard holds less: it is carried out, from its beginning
     it is refused        an order says that nothing more is free (`429`)
-    it waits too long    `PATIENCE_S`, or until its deadline: it is not known what is free (`503`)
+    it waits too long    `PATIENCE_S`, before the first order `FIRST_PATIENCE_S`, or until its deadline: it is not known
+                         what is free (`503`)
 
 A refusal has to be certain. While changes are staged, a topic may come to hold less than was promised for it
 (`shardd.topic.promises`). So a request that would fit beside what readers see already waits for the staged changes, and
@@ -50,6 +51,8 @@ from shardd.topic.topic import Topic
 
 PATIENCE_S = 2.0
 """How long a request waits for room at most."""
+FIRST_PATIENCE_S = 5.0
+"""The same before the first order: the treasurer may have to find this process, on another machine than before."""
 WANTED_S = 6.0
 """How long a lane's want lasts. Lanes that wait look again sooner, and want again."""
 LOOK_S = 0.01
@@ -155,6 +158,11 @@ class Allowance:
     @property
     def limit(self) -> Room:
         return self.report.limit
+
+    @property
+    def patience_s(self) -> float:
+        """How long a request that begins to wait now waits for room at most, in seconds."""
+        return FIRST_PATIENCE_S if self.report.at == NEVER else PATIENCE_S
 
     def refuse(self, topic: Topic, error: TopicsError) -> None:
         """Refuses the requests of a topic that wait."""

@@ -14,7 +14,7 @@ from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
 from shardd.changes.admission import Growth, too_many_bytes
-from shardd.changes.allowance import PATIENCE_S, Allowance, Waiter
+from shardd.changes.allowance import Allowance, Waiter
 from shardd.changes.containment import Containment
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
@@ -96,7 +96,7 @@ class Staging:
             self.check_deadline(request)
             again()
 
-        until_s = self.clock.monotonic() + PATIENCE_S
+        until_s = self.clock.monotonic() + self.allowance.patience_s
         if request.deadline_ns:
             until_s = min(until_s, request.deadline_ns / 1e9)
         self.allowance.wait(

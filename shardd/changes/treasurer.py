@@ -6,7 +6,7 @@ together are at most the cap, so what all shards hold is at most the cap.
 
 Messages, of which each may be late, lost, or overtaken by a later one:
 
-    RoomWant     shard → treasurer    at, limit, want    its limit lacks `want`
+    RoomWant     shard → treasurer    at, limit, want    its limit lacks `want`; with the number of its process
     RoomOrder    treasurer → shard    at, then one of    nothing: say what the limit is
                                                          a limit: it may grow up to this
                                                          give back: the limit is what the shard holds
@@ -70,6 +70,8 @@ class Account:
     """Number of the last order."""
     life: int | str = -1
     """Names the shard's process."""
+    process: int = 0
+    """The number of the latest process that has sent a want."""
     here: bool = False
     """The shard takes orders."""
     absent: bool = False
@@ -119,8 +121,11 @@ class Treasurer:
 
     def wanted(self, want: RoomWant, now: float) -> None:
         """A shard needs room. A later want replaces an earlier one, and keeps its place. If another order is on its way
-        to the shard, it wants again when it has obeyed."""
+        to the shard, it wants again when it has obeyed. A want of an earlier process is passed over."""
         account = self.accounts[want.shard]
+        if 0 < want.process < account.process:
+            return
+        account.process = max(account.process, want.process)
         if self._report(account, want.at, want.limit):
             if account.want is None:
                 account.since_s = now

@@ -73,7 +73,7 @@ class RoomTasks:
         want = allowance.wish()
         if want is None:
             return
-        asked = RoomWant(self._peers.index, allowance.report.at, allowance.report.limit, want)
+        asked = RoomWant(self._peers.index, allowance.report.at, allowance.report.limit, want, self._peers.epoch)
         try:
             await self._peers.request(treasurer_of(self._peers.states, self._peers.term), asked, "")
         except TopicsError:

@@ -2,7 +2,7 @@
 
     service.json                         what this prefix holds; created once
     members/<machine>                    which machines there are (`members`); replaced
-    moves/<number>                       which shard is given to which machine (`members`); created once each
+    moves/<number>                       which shard is given to which machine (`members`); the last ones
     nodes/<number>                       their numbers (`nodes`); created once each
     shard-07/terms/<number>              the holders of the shard; created once each
     shard-07/alive/<number>              a sign of life of a term's holder; replaced

@@ -94,6 +94,7 @@ class Load:
                 self.acknowledged[topic].append(number)
             else:
                 self.failed[topic].append(answer)
+                self._over.wait(0.01)
 
     def __enter__(self) -> Load:
         for each in self._threads:

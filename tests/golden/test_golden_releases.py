@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from shardd.storage.catalog import lacking, topics_of
 from tests.golden.make import KEY, ask, bucket_settings, view
 from tests.support.releases import RELEASES, differences, expected, restored, topics
 from tests.support.service import Service
 
 pytestmark = pytest.mark.slow
+WITHOUT_SUMS = ("0.1.0",)
+"""Releases whose catalogs have no sums."""
 FOUND = [(release.name, kind.name) for release in RELEASES for kind in sorted(release.iterdir()) if kind.is_dir()]
 
 
@@ -43,6 +46,17 @@ def test_a_service_starts_from_it_and_has_everything(service: Service, request: 
     assert [record["data"] for record in records] == ["new"]
     service.stop()
     topics("verify", "--data-dir", service.data_dir)
+
+
+@pytest.mark.parametrize("release", [release.name for release in RELEASES])
+def test_catalogs_with_sums_and_without_are_verified(release: str, tmp_path: Path) -> None:
+    restored(release, "data", tmp_path / "data", tmp_path / "key")
+    found = [path.read_bytes() for path in tmp_path.glob("data/shard-*/catalog-*")]
+    entries = [each for raw in found for each in topics_of(raw) if isinstance(each, dict)]
+    for sums in ([b"id_sum" in raw for raw in found], ["sum" in each and all(each["sums"]) for each in entries]):
+        assert set(sums) == {release not in WITHOUT_SUMS}
+    assert not any(map(lacking, found))
+    topics("verify", "--data-dir", tmp_path / "data")
 
 
 @pytest.mark.parametrize(("release", "kind"), [each for each in FOUND if each[1] not in ("data", "backup")])

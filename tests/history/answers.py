@@ -73,6 +73,11 @@ class LostAnswers(Bar):
         self._thief.close()
         super().finish(client, path)
 
+    def happened(self, recording: Recording) -> dict[str, int]:
+        assert self._thief is not None
+        repeated = {"appends repeated later": sum(each.repeated for each in self._repeaters)}
+        return repeated | {f"answers {fault}": count for fault, count in self._thief.counts.items()}
+
     def figures(self) -> str:
         assert self._thief is not None
         told = ", ".join(f"{count} {fault}" for fault, count in self._thief.counts.items())

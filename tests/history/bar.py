@@ -93,6 +93,11 @@ class Bar:
     def judge(self, path: Path) -> None:
         """Check what a history does not say. Raises `Violation`."""
 
+    def happened(self, recording: Recording) -> dict[str, int]:
+        """What the bar is about besides its faults, and how often it happened so far. A run in which one of these never
+        did shows nothing."""
+        return {f"{kind.__name__} with success": recording.done[kind] for kind in f.OfTopic.__subclasses__()}
+
     def figures(self) -> str:
         """Those of this bar alone."""
         return ""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,14 +90,14 @@ def run(
     **environment: str,
 ) -> Outcome:
     """Run a bar, and have its history checked. Faults come for so many seconds from the start of the clients on, or
-    there are so many `faults` if there is a number. More follow until so many requests had `answers`: a busy machine is
-    slow. `source` has the packages of the service, if they are not those of this checkout; `environment` is added to
-    the service's. Raises `Violation` if the history breaks no promise and the bar finds one that is broken, and other
-    errors if the run does not get that far, for example if the service does not come back."""
+    there are so many `faults` if there is a number. More follow until so many requests had `answers`, and until all
+    that the bar is about has happened: a busy machine is slow. `source` has the packages of the service, if they are
+    not those of this checkout; `environment` is added to the service's. Raises `Violation` if the history breaks no
+    promise and the bar finds one that is broken, and other errors if the run does not get that far, for example if the
+    service does not come back, or if it shows nothing."""
     bar = BARS[number](directory, seed, scale)
     path = directory / "history.jsonl"
     began = time.monotonic()
-    struck, longest_back_s, idle = 0, 0.0, threading.Event()
     environment = {**ENVIRONMENT, **bar.environment, **environment}
     if source is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [environment.get("PYTHONPATH")])])
@@ -110,18 +111,15 @@ def run(
         for each in crowd:
             each.start()
         ends = time.monotonic() + seconds
+
+        def enough(struck: int) -> bool:
+            if struck < faults if faults else time.monotonic() < ends:
+                return False
+            lacks = recording.answered < answers or missing(bar, recording, struck)
+            return not lacks or time.monotonic() >= ends + BACK_S
+
         try:
-            while (struck < faults if faults else time.monotonic() < ends) or (
-                recording.answered < answers and time.monotonic() < ends + BACK_S
-            ):
-                if any(each.failure for each in crowd):
-                    break
-                least = recording.answered + BETWEEN
-                idle.wait(bar.rng.uniform(*bar.rest_s) * scale)
-                if bar.fault:
-                    _await_answers(recording, least, crowd)
-                    longest_back_s = max(longest_back_s, _fault(bar, service, recording))
-                    struck += 1
+            struck, longest_back_s = _faults(bar, service, recording, crowd, enough)
         finally:
             for each in crowd:
                 each.stopping.set()
@@ -131,11 +129,35 @@ def run(
         client = Client(service, recording, "last", seed)
         bar.finish(client, path)
         client.close()
+        lacking = missing(bar, recording, struck)
     report = check(path)
     report.unread = [topic for topic in report.unread or () if topic not in bar.not_read]
     if not report.counts:
         bar.judge(path)
+        assert not lacking, f"the run shows nothing, because it had none of these: {', '.join(lacking)}"
     return Outcome(report, time.monotonic() - began, recording.slowest_ns / 1e9, longest_back_s, bar.figures())
+
+
+def _faults(
+    bar: Bar, service: Service, recording: Recording, crowd: list[Crowd], enough: Callable[[int], bool]
+) -> tuple[int, float]:
+    """Cause one fault after the other, until there were enough or a client has failed. Returns how many there were, and
+    the most seconds until the service was ready again."""
+    struck, longest_back_s, idle = 0, 0.0, threading.Event()
+    while not enough(struck) and not any(each.failure for each in crowd):
+        least = recording.answered + BETWEEN
+        idle.wait(bar.rng.uniform(*bar.rest_s) * bar.scale)
+        if bar.fault:
+            _await_answers(recording, least, crowd)
+            longest_back_s = max(longest_back_s, _fault(bar, service, recording))
+            struck += 1
+    return struck, longest_back_s
+
+
+def missing(bar: Bar, recording: Recording, faults: int) -> list[str]:
+    """What the bar is about and never happened."""
+    happened = bar.happened(recording) | ({"faults": faults} if bar.fault else {})
+    return [what for what, count in happened.items() if not count]
 
 
 def _await_answers(recording: Recording, least: int, crowd: list[Crowd]) -> None:

@@ -39,6 +39,7 @@ class Timed(Crowd):
         self._delayed: dict[int, tuple[float, float]] = {}
         self._claimed: set[int] = set()
         self.checked = 0
+        self.expired = 0
         self.latest_s = 0.0
 
     @property
@@ -72,6 +73,7 @@ class Timed(Crowd):
             elif began - end > TTL_S + GRACE_S:
                 claim(number not in found, "LateExpiry", f"{number} is there {began - end:.1f} s after its append")
                 del self._appended[number]
+                self.expired += 1
 
     def _claim(self) -> None:
         body = {"node": self.name, "max": 100, "lease_ms": LEASE_MS}
@@ -132,6 +134,10 @@ class Clocks(Bar):
         for each in self._timed:
             each.check_all()
         super().finish(client, path)
+
+    def happened(self, recording: Recording) -> dict[str, int]:
+        (timed,) = self._timed
+        return {"records expired": timed.expired, "delayed jobs claimed": timed.claimed}
 
     def figures(self) -> str:
         (timed,) = self._timed

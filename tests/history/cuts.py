@@ -199,6 +199,9 @@ class PowerCuts(Bar):
             each.check_all()
         super().finish(client, path)
 
+    def happened(self, recording: Recording) -> dict[str, int]:
+        return {"records that a cut took": sum(each.lost for each in self._writers)}
+
     def figures(self) -> str:
         lost, oldest_ms = sum(each.lost for each in self._writers), max(each.oldest_lost_ms for each in self._writers)
         made = sum(len(each.there) for each in self._makers)

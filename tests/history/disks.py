@@ -187,6 +187,9 @@ class BadDisks(Bar):
             self._pulse.stop()
         self._stack.close()
 
+    def happened(self, recording: Recording) -> dict[str, int]:
+        return {"power cuts after failed syncs": self._struck["lost"]}
+
     def figures(self) -> str:
         struck = ", ".join(f"{count} {kind}" for kind, count in self._struck.items())
         health = f"{p99(waits_ms(self._beats)):.1f} ms (p99), at most {_most(self._beats):.1f} ms"

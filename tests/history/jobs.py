@@ -51,6 +51,8 @@ class Late(Crowd):
         super().__init__(service, recording, name, seed)
         self._pace = self.rng.uniform(0.5, 1.5)
         self._stands_still = self.rng.choice((0.02, 0.2, 0.5))
+        self.late = 0
+        """Leases that it used, and that had ended."""
 
     def turn(self) -> None:
         queue, lease_ms = self.rng.choice(QUEUES), self.rng.choice(LEASES_MS)
@@ -66,7 +68,8 @@ class Late(Crowd):
                 return
             if kind is None:
                 return
-            self.client.use(kind, queue, jobs, lease_ms)
+            used = self.client.use(kind, queue, jobs, lease_ms)
+            self.late += len(used.skipped) if used else 0
             self.pause_after_failure()
             if kind is not f.Extend:
                 return
@@ -92,13 +95,16 @@ class Jobs(Bar):
 
     def __init__(self, directory: Path, seed: int, scale: float) -> None:
         super().__init__(directory, seed, scale)
+        self._workers: list[Late] = []
         self._waiting: Counter[str] = Counter()
         self._dead: Counter[str] = Counter()
         self._ends: Counter[str] = Counter()
 
     def crowd(self, service: Service, recording: Recording, clients: int) -> list[Crowd]:
         kinds: list[type[Crowd]] = [Publisher, Late, Late, Late]
-        return [kinds[n % len(kinds)](service, recording, f"c{n}", self.seed) for n in range(clients)]
+        crowd = [kinds[n % len(kinds)](service, recording, f"c{n}", self.seed) for n in range(clients)]
+        self._workers = [each for each in crowd if isinstance(each, Late)]
+        return crowd
 
     def strike(self, service: Service) -> tuple[str, float]:
         return kill(service, self.rng) if self.rng.random() < 0.5 else pause(service, self.rng, self.scale)
@@ -113,6 +119,10 @@ class Jobs(Bar):
 
     def judge(self, path: Path) -> None:
         self._ends = ends(path, MORTAL, self._waiting, self._dead)
+
+    def happened(self, recording: Recording) -> dict[str, int]:
+        done = {f"{kind.__name__} with success": recording.done[kind] for kind in (f.Claim, f.Ack, f.Nack, f.Extend)}
+        return done | {"leases used after their end": sum(each.late for each in self._workers)}
 
     def figures(self) -> str:
         told = ", ".join(f"{count} {end}" for end, count in self._ends.most_common())

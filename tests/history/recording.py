@@ -17,6 +17,7 @@ import http.client
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ class Recording:
         self._writer = f.Writer(self._file, topics, routers)
         self._lock = threading.Lock()
         self.operations = 0
+        self.done: Counter[type[f.Operation]] = Counter()
+        """Operations with success, by kind."""
         self.answered = 0
         self.slowest_ns = 0
 
@@ -61,6 +64,7 @@ class Recording:
             end_ns = self.now_ns()
             self._writer.write(kind(client=client, start_ns=start_ns, end_ns=end_ns, outcome=outcome, **more))
             self.operations += 1
+            self.done[kind] += outcome == "ok"
             if outcome == "ok" and kind not in (f.Frame, f.Fault):
                 self.answered += 1
                 self.slowest_ns = max(self.slowest_ns, end_ns - start_ns - waited_ns)
@@ -157,7 +161,7 @@ class Requests:
                 told["head_seq"],
                 told["earliest_seq"],
                 told["caught_up"],
-                (gap["gap_from"], gap["gap_to"]) if gap else None,
+                (gap["gap_from"], gap["gap_to"]) if gap and gap["gap_to"] else None,  # up to 0: the topic is empty
             )
 
         body = {"from_seq": after, "limit": limit, "wait_ms": wait_ms, "max_batch_bytes": 1 << 20}

@@ -34,6 +34,8 @@ class Followed:
         self.positions = dict.fromkeys(topics, 0)
         self.opened = 0
         """Connections so far."""
+        self.caught_up = 0
+        """Frames that said so."""
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Open a connection, and record its frames until it breaks or `until` says so."""
@@ -58,6 +60,7 @@ class Followed:
             result = f.FrameResult("gap", data["gap_to"], gap_from=data["gap_from"])
         elif kind in ("caught-up", "caught_up"):
             result = f.FrameResult("caught_up", data["head_seq"])
+            self.caught_up += 1
         else:
             return False
         client, topic = self.client, data["topic"]

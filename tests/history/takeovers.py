@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from heapq import heappop, heappush
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, NamedTuple
@@ -229,6 +230,12 @@ class Takeovers(Bar):
             took_s, most_s = statistics.median(self._took_s), TTL_MS / 1000 + TAKEOVER_S
             text = f"takeovers took {took_s:.1f} s (median), and may take {most_s:.1f}"
             claim(took_s < most_s, "SlowTakeover", text)
+
+    def happened(self, recording: Recording) -> dict[str, int]:
+        held = [self.machines.terms(shard) for shard in range(SHARDS)]
+        taken = sum(one != next_ for terms in held for one, next_ in pairwise(terms))
+        faults = sum(sum(way.counts.values()) for way in self.machines.ways.values())
+        return {"takeovers": taken, "faults of the bucket": faults, "answers to witnesses": self._replies()}
 
     def figures(self) -> str:
         struck = ", ".join(f"{count} {kind}" for kind, count in self._struck.items())

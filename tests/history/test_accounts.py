@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.history.bar import Violation, await_ready
+from tests.history.bar import Bar, Kills, Violation, await_ready
+from tests.history.bars import missing
 from tests.history.cuts import Cuts, Maker, Suffix
 from tests.history.disks import longest_answer_s
 from tests.history.jobs import ends
+from tests.history.recording import Recording
 from tests.support.histories import Story
 from tests.support.pulse import Beat, beats, bound_ms, outside, unwell
 from tests.support.service import Service
@@ -162,6 +165,18 @@ def test_a_pulse_is_well_if_each_beat_is_answered_in_time(beats: list[Beat], wro
     found = unwell(beats, 100)
     assert bool(found) == bool(wrong)
     assert wrong in found
+
+
+@pytest.mark.parametrize(("kind", "lacking"), [(Bar, []), (Kills, ["faults"])])
+def test_what_a_bar_is_about_and_never_happened_is_missing(tmp_path: Path, kind: type[Bar], lacking: list[str]) -> None:
+    bar = kind(tmp_path, 1, 1.0)
+    with closing(Recording(tmp_path / "history", bar.topics, [])) as recording:
+        recording.done.update(set(f.OfTopic.__subclasses__()) - {f.Delete})
+        recording.write(f.Delete, "c", 0, "failed", topic="p:disk", args=f.DeleteArgs(1))
+        assert missing(bar, recording, 0) == ["Delete with success", *lacking]
+        recording.write(f.Delete, "c", 0, "ok", topic="p:disk", args=f.DeleteArgs(1), result=f.Bounds(0, 1))
+        assert missing(bar, recording, 0) == lacking
+        assert missing(bar, recording, 1) == []
 
 
 class Refusing:

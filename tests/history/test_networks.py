@@ -57,3 +57,12 @@ def test_a_caught_up_before_a_head_that_was_seen_is_found(tmp_path: Path, head: 
     path.write_bytes(story.written())
     claims, found = early_claims(path, {"s"} if strong else set())
     assert (claims, bool(found)) == (int(not strong), early)
+
+
+def test_a_caught_up_that_no_head_can_contradict_is_not_counted_as_checked(tmp_path: Path) -> None:
+    story = Story()
+    story.open(t=0)
+    story.frame("caught_up", 0)
+    path = tmp_path / "history"
+    path.write_bytes(story.written())
+    assert early_claims(path, ()) == (0, [])

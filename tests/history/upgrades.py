@@ -107,6 +107,10 @@ class Upgrades(Bar):
         wanted, found = expected(self._golden.name, "data")["topics"], view(service)["topics"]
         assert differences(wanted, found) == []
 
+    def happened(self, recording: Recording) -> dict[str, int]:
+        told = self._told
+        return {"upgrades": told["upgrade"], "downgrades": told["downgrade"] + told["refusal"]}
+
     def figures(self) -> str:
         told = ", ".join(f"{count} {kind}s" for kind, count in self._told.items())
         return f"releases: data of {self._golden.name}; {told}"

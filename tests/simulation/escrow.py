@@ -304,7 +304,7 @@ class World:
             shard.asked_at = self.now
             wish = allowance.wish()
             if wish is not None:
-                want = RoomWant(shard.index, allowance.report.at, allowance.report.limit, wish)
+                want = RoomWant(shard.index, allowance.report.at, allowance.report.limit, wish, shard.incarnation)
                 self.send(partial(self.wanted, shard.cut_off, want))
         if self.rng.random() < 0.2:
             allowance.tick(self.seconds)

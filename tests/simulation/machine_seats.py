@@ -343,7 +343,8 @@ class Traffic:
             allowance.tick(seat.now)
             wish = allowance.wish()
             if wish is not None and self.cluster.chance(0.5):
-                want = RoomWant(seat.shard.index, allowance.report.at, allowance.report.limit, wish)
+                at, limit = allowance.report.at, allowance.report.limit
+                want = RoomWant(seat.shard.index, at, limit, wish, seat.replica.term)
                 holder = "" if seat.node.roster is None else seat.node.roster.holders[0].machine
                 self.post(partial(self.wanted, holder, want))
         self.divide(seat)

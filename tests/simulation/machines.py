@@ -46,6 +46,7 @@ VOID, PATIENCE, CALM = 8.0, 1.5, 15.0
 class MachineFlaws(Flaws):
     roster: type[Roster] = Roster
     allowance: type[Allowance] = Allowance
+    moves_kept: int = 1
     forwards_twice: bool = False
     """A gateway sends a request again whose outcome is unknown."""
 
@@ -236,13 +237,16 @@ class Cluster:
         return Found(members, holders, tuple(self.moves.values()))
 
     def create_move(self, move: Move) -> Result:
+        removed = partial(self.remove_move, move.number - self.flaws.moves_kept)
+        self.after(self.rng.choice((0.0, 0.0, 0.5, 12.0)), removed)  # its creator may be stopped between the two
         if move.number in self.moves:
             return Result.TAKEN
         self.moves[move.number] = move
         self.moved_at.append(self.time.now)
-        if self.chance(0.3):  # retention leaves the last one
-            self.moves = {max(self.moves): self.moves[max(self.moves)]}
         return Result.DONE
+
+    def remove_move(self, number: int) -> None:
+        self.moves.pop(number, None)
 
     # Claims
 

@@ -12,7 +12,7 @@ from proto.ipc.message import Reply
 from proto.ipc.operations import Room, RoomOrder, RoomReport, RoomWant
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from shardd.changes.allowance import NEVER, PATIENCE_S, WANTED_S, Allowance
+from shardd.changes.allowance import FIRST_PATIENCE_S, NEVER, PATIENCE_S, WANTED_S, Allowance
 from shardd.changes.treasurer import NO_CAP
 from tests.support.harness import Harness
 from tests.support.routed import Net
@@ -165,10 +165,14 @@ def test_what_waits_is_refused_only_when_that_is_used_up_which_it_lacks() -> Non
     assert list(shard.shard.directory.assigned) == ["a"]
 
 
-def test_what_waits_too_long_is_not_carried_out_any_more() -> None:
+@pytest.mark.parametrize(("obeyed", "patience_s"), [(True, PATIENCE_S), (False, FIRST_PATIENCE_S)])
+def test_what_waits_too_long_is_not_carried_out_any_more(obeyed: bool, patience_s: float) -> None:
+    """A process that has obeyed no order yet may be one of a shard that has moved: the treasurer has to find it."""
     shard = bound(max_total_bytes=1000).shards[0]
+    if obeyed:
+        order(shard)
     ident = shard.send("append", "a", ONE)
-    shard.clock.advance(round(PATIENCE_S * 1000) - 1)
+    shard.clock.advance(round(patience_s * 1000) - 1)
     shard.settle()
     assert ident not in shard.replies
     shard.clock.advance(1)

@@ -163,6 +163,37 @@ def test_a_report_of_the_dead_does_not_count() -> None:
     assert there.treasurer.accounts[2].booked == Room(5, 50)
 
 
+def test_a_want_of_an_earlier_process_is_passed_over() -> None:
+    """The treasurer may not know of the next one yet: both obey orders that are addressed to the first one."""
+    there = council()
+
+    def want(process: int, size: int) -> int:
+        asked = RoomWant(2, there.at[2], there.limits[2], Room(0, size), process)
+        there.treasurer.wanted(asked, there.now)
+        return there.settle()
+
+    assert want(7, 10) == 1
+    assert want(9, 10) == 1
+    before = there.treasurer.accounts[2].booked
+    assert want(7, 100) == 0
+    assert there.treasurer.accounts[2].booked == before
+    assert want(0, 10) == 1, "one of an earlier release has no number"
+    assert want(9, 10) == 1
+
+
+def test_what_a_dead_process_wanted_last_comes_back_when_its_successor_reports() -> None:
+    """Its want arrives before the treasurer hears of the next process."""
+    there = council()
+    there.treasurer.wanted(RoomWant(2, there.at[2], there.limits[2], Room(0, 100), 7), there.now)
+    ((_, order),) = there.orders()
+    assert order.limit is not None
+    there.limits[2] = there.held[2]
+    there.treasurer.seen(2, 2, here=True, failed=False)
+    ((index, asked),) = there.orders()
+    there.treasurer.reported(index, asked, there.obey(index, asked))
+    assert there.treasurer.accounts[2].booked == there.held[2]
+
+
 def test_a_report_before_the_last_order_does_not_change_the_booking() -> None:
     there = council()
     before = there.at[2]

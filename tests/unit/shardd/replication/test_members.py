@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from shardd.replication import members
-from shardd.replication.members import Member, create_move, keys, moves_from, publish, read_all, withdraw
+from shardd.replication.members import KEPT, Member, create_move, keys, moves_from, publish, read_all, withdraw
+from shardd.replication.names import move_name
 from shardd.replication.store import StoreError, Unreachable
 from shardd.roster.moves import Move, Moves
 from tests.support.bucket import MemoryStore
@@ -112,6 +113,57 @@ def test_an_entry_of_a_move_is_created_once_and_read_from_its_number_on() -> Non
     create_move(store, replace(MOVE, number=2))
     assert moves_from(store, 0, 4) == moves_from(store, 1, 4) == [MOVE, replace(MOVE, number=2)]
     assert moves_from(store, 2, 4) == [replace(MOVE, number=2)]
+
+
+def numbers(store: MemoryStore) -> list[int]:
+    return [move.number for move in moves_from(store, 0, 4)]
+
+
+def test_the_last_entries_of_moves_are_kept() -> None:
+    store = MemoryStore()
+    for number in range(1, 3 * KEPT):
+        create_move(store, replace(MOVE, number=number))
+        assert len(store.objects) == min(number, KEPT)
+    assert numbers(store) == [*range(2 * KEPT, 3 * KEPT)]
+
+
+def test_a_roster_that_starts_reads_the_last_entries_of_many() -> None:
+    store = MemoryStore()
+    for number in range(1, 3 * KEPT):  # each creator died before it removed another one
+        store.create(move_name(number), msgspec.json.encode(replace(MOVE, number=number)))
+    assert numbers(store) == [*range(2 * KEPT, 3 * KEPT)]
+
+
+def test_a_creation_in_a_name_that_was_freed_is_not_the_last_and_removes_nothing_later() -> None:
+    """1. A machine stops before it creates an entry. 2. Others create that and more; it is removed. 3. It wakes."""
+    store = MemoryStore()
+    for number in range(1, KEPT + 9):
+        create_move(store, replace(MOVE, number=number))
+    late = replace(MOVE, number=8, source="late")
+    assert numbers(store) == [*range(9, KEPT + 9)]
+    create_move(store, late)
+    assert numbers(store) == [*range(9, KEPT + 9)], "of those that are there, the last ones are read"
+    for known in (0, 7, 8, KEPT + 8):
+        moves = Moves(void=60)
+        moves.looked(moves_from(store, known, 4), 0, 0)
+        assert moves.next_number == KEPT + 9
+
+
+def test_an_entry_that_is_removed_while_it_is_read_leaves_the_one_before_it_not_the_last() -> None:
+    """Else the late entry 8 would be its creator's."""
+    store = MemoryStore()
+    for number in (8, 9):
+        create_move(store, replace(MOVE, number=number))
+    read = store.get
+
+    def slow(name: str) -> bytes:
+        store.delete(move_name(9))
+        return read(name)
+
+    store.get = slow  # type: ignore[method-assign]
+    moves = Moves(void=60)
+    moves.looked(moves_from(store, 0, 4), 0, 0)
+    assert (moves.next_number, moves.pending(lambda shard: 0)) == (10, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b'{"number":1}', b"[" * 10_000])
