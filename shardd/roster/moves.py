@@ -6,8 +6,8 @@ or until it was seen for `void` seconds and nothing followed: its creator may be
 is created, and its target claims the shard before all others.
 
 An entry is ours if a look that began after its creation shows it to be the last one. So an entry that arrives late, in
-a name that was removed meanwhile, means nothing: there are later ones. The last entry is never removed: whoever asked
-for an entry's creation removes one with a smaller number.
+a name that was removed meanwhile, means nothing: there are later ones. The last entry is never removed: a machine that
+asks for an entry's creation removes one with a smaller number.
 """
 
 from __future__ import annotations
