@@ -17,7 +17,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,6 +29,8 @@ from topics_history import format as f
 POOL_BYTES = 1 << 16
 LONGEST_BODY = 4096
 TIMEOUT_S = 15.0
+LEAVES = 0.1
+"""Of the requests to several machines, those before which a client connects again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,9 @@ class Client(Requests):
         self.service = service
         self.port: int | None = None
         """That of a proxy in front of the service."""
+        self.machines: Callable[[], Sequence[Service]] = lambda: (service,)
+        """Those that clients may use: each connection is to one of them."""
+        self.timeout_s = TIMEOUT_S
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -225,9 +230,17 @@ class Client(Requests):
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection of its own, which the caller closes."""
-        return http.client.HTTPConnection(self.service.host, self.port or self.service.port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(*self.address(), timeout=self.timeout_s)
+
+    def address(self) -> tuple[str, int]:
+        """Host and port for the next connection."""
+        machines = self.machines()
+        machine = machines[0] if len(machines) == 1 else self.rng.choice(machines)
+        return machine.host, self.port or machine.port
 
     def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        if len(self.machines()) > 1 and self.rng.random() < LEAVES:
+            self.close()
         connection = self._connection
         if connection is None:
             connection = self.connect()
