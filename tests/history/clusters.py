@@ -39,7 +39,8 @@ from tests.support.service import Service
 from topics_history import format as f
 
 NAMES, SPARE = ("one", "two", "three"), ("four",)
-TTL_MS = 2000
+TTL_MS = 3000
+"""A machine with twelve shard processes on two cores renews in time."""
 STEPS = 4
 """Of a schedule."""
 FEWEST = 2
@@ -92,12 +93,7 @@ class Clusters(Bar):
         return self._cluster
 
     def service(self, **environment: str) -> Service:
-        environment |= {
-            "TOPICS_BUCKET_TIMEOUT_MS": "2000",
-            "TOPICS_BUCKET_RETAIN_MS": "0",
-            "TOPICS_CHECKPOINT_BYTES": "200000",
-            "TOPICS_CHECKPOINT_INTERVAL_MS": "2000",
-        }
+        environment |= {"TOPICS_BUCKET_TIMEOUT_MS": "2000"}
         self._cluster = Cluster(self.directory, NAMES, SPARE, TTL_MS, **environment)
         return self._cluster
 

@@ -221,6 +221,10 @@ class Client(Requests):
         self.machines: Callable[[], Sequence[Service]] = lambda: (service,)
         """Those that clients may use: each connection is to one of them."""
         self.timeout_s = TIMEOUT_S
+        self.last: tuple[str, int] | None = None
+        """Host and port of the last connection."""
+        self.broken: Exception | None = None
+        """The last error of a connection."""
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -236,7 +240,8 @@ class Client(Requests):
         """Host and port for the next connection."""
         machines = self.machines()
         machine = machines[0] if len(machines) == 1 else self.rng.choice(machines)
-        return machine.host, self.port or machine.port
+        self.last = machine.host, self.port or machine.port
+        return self.last
 
     def ask(self, method: str, path: str, body: Any = None) -> Answer:
         if len(self.machines()) > 1 and self.rng.random() < LEAVES:
@@ -254,7 +259,8 @@ class Client(Requests):
             connection.request(method, path, content, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.broken = error
             self.close()
             return Answer("unknown", 0, None)
         if response.status < 300:
