@@ -20,6 +20,7 @@
 # make bench-routers cost of routers for the writer, and latency of copies
 # make bench-forward  cost of a request through a machine that does not hold the shard
 # make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take
+# make bench-machines  how long a shard takes no write when its machine is killed, joins or leaves
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog

@@ -74,12 +74,12 @@ class Machine(Server):
         return status == 503 and bool(answer["error"].get("detail", {}).get("standby"))
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, every_s: float = 0.005) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {what}")
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 def writes(topic: str, durability: str, size: int = 100) -> Iterator[bytes]:

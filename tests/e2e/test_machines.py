@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import machines
 import pytest
 
 from proto.model.names import shard_of
@@ -32,12 +33,6 @@ SLOW_S = 8
 """By how much longer things may take on a machine that does something else."""
 
 
-def held(running: Service) -> set[int]:
-    """The shards that a machine holds."""
-    children = running.status().get("children", {})
-    return {n for n in range(SHARDS) if children.get(f"shard-{n:02d}", {}).get("phase") == "ready"}
-
-
 def serves(running: Service) -> bool:
     running.port = int(running.status().get("url", ":0").rpartition(":")[2])
     return running.port > 0 and running.is_ready()
@@ -45,7 +40,7 @@ def serves(running: Service) -> bool:
 
 def spread(*machines: Service) -> bool:
     """Whether each shard is held once, and each machine holds its part."""
-    parts = [held(each) for each in machines]
+    parts = [each.held() for each in machines]
     loads = sorted(map(len, parts))
     return set().union(*parts) == set(range(SHARDS)) and sum(loads) == SHARDS and loads[-1] - loads[0] <= 1
 
@@ -148,7 +143,7 @@ def test_a_machine_that_joins_gets_its_part_and_costs_no_error(three: list[Servi
 def test_the_loss_of_a_machine_costs_its_shards_the_time_to_live_and_the_others_nothing(three: list[Service]) -> None:
     started(*three)
     lost, *left = three
-    shards = held(lost)
+    shards = lost.held()
     topics = [TOPICS[shard] for shard in shards]
     with Load(*left) as load:
         lost.kill_group()
@@ -207,3 +202,12 @@ def test_when_its_roster_dies_a_machine_serves_on(three: list[Service]) -> None:
         until(lambda: spread(one, two), "an even spread", PATIENCE_S)
     assert not any(load.failed.values())
     load.check(one, two)
+
+
+def test_a_kill_costs_writers_the_time_to_live_a_move_next_to_nothing_and_other_shards_no_write(tmp_path: Path) -> None:
+    events = list(machines.run(tmp_path, 1, TTL_MS, patience_s=PATIENCE_S))
+    assert [each.what for each in events] == ["joins", "is killed", "joins", "leaves"]
+    for each in events:
+        assert each.away_s < each.aim_s(TTL_MS) + SLOW_S, each
+        assert not each.others_failed, each
+        assert each.what == "is killed" or not each.failed, each

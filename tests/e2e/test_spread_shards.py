@@ -20,19 +20,13 @@ MOST = 12
 """Topics in all."""
 
 
-def held(running: Service) -> set[int]:
-    """The shards that a machine holds."""
-    children = running.status().get("children", {})
-    return {n for n in range(SHARDS) if children.get(f"shard-{n:02d}", {}).get("phase") == "ready"}
-
-
 def name(index: int, number: int = 0) -> str:
     """The name of a topic of a shard."""
     return [found for n in range(200) if shard_of(found := f"t{n}", SHARDS) == index][number]
 
 
 def holder(running: list[Service], index: int) -> Service:
-    return next(each for each in running if index in held(each))
+    return next(each for each in running if index in each.held())
 
 
 def serves(running: Service) -> bool:
@@ -62,7 +56,7 @@ def spread(two: list[Service]) -> list[Service]:
 def join(machines: list[Service]) -> None:
     machines[1].start(wait=False)
     until(lambda: serves(machines[1]), "another machine that serves", PATIENCE_S)
-    until(lambda: [len(held(each)) for each in machines] == [1, 1], "each to hold a shard", PATIENCE_S)
+    until(lambda: [len(each.held()) for each in machines] == [1, 1], "each to hold a shard", PATIENCE_S)
 
 
 def make(running: Service, topic: str) -> None:
@@ -112,7 +106,7 @@ def test_when_the_holder_of_shard_0_is_lost_the_other_one_has_its_jobs(spread: l
         publish(left, name(index), index)
     lost.kill_group()
     publish(left, name(1), "shard 1 serves on")
-    until(lambda: held(left) == {0, 1}, "a takeover", PATIENCE_S)
+    until(lambda: left.held() == {0, 1}, "a takeover", PATIENCE_S)
     until(lambda: asks(left, "PUT", "/v0/routers/r", {"source": name(0), "dest": name(1)})[0] == 201, "a router", 60)
     publish(left, name(0), "routed")
     until(lambda: "routed" in records(left, name(1)), "the copy", PATIENCE_S)

@@ -1,30 +1,45 @@
-"""The Walrus document against several machines: each is a node, any node takes any command, and `STATE` and `METRICS`
-say which node led and leads."""
+"""The Walrus document against several machines: each is a node, any node takes any command, also behind HAProxy, and
+`STATE` and `METRICS` say which node led and leads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.test_forwarding import HEARS, PATIENCE_S
-from tests.e2e.test_roles import machine
+from tests.e2e.test_roles import machine, records
+from tests.support.looped import Looped
+from tests.support.programs import free_port, run, running, tool
 from tests.support.protocols import MinimalWalrus, WalrusWire, opened, ports
 from tests.support.service import Service, until
 
 SEGMENT = 5
 NODES = [1, 2, 3]
+TTL_MS = 4000
+"""Long enough for a busy machine to renew its terms in time."""
 
 
 def asked(running: Service, command: str) -> str:
     """An answer; "" if the machine does not take connections."""
     try:
-        with opened(WalrusWire, ports(running, "walrus")[0]) as wire:
+        return answer_at(ports(running, "walrus")[0], command)
+    except (KeyError, IndexError):
+        return ""
+
+
+def answer_at(port: int, command: str) -> str:
+    """An answer at a port; "" if there is none."""
+    try:
+        with opened(WalrusWire, port) as wire:
             return str(wire.ask(command))
-    except (OSError, KeyError, IndexError):
+    except OSError:
         return ""
 
 
@@ -47,8 +62,8 @@ def agree(*running: Service, voters: list[int] = NODES) -> bool:
 
 def ready(running: Service) -> bool:
     """Whether a machine reaches every shard."""
-    running.port = int(running.status()["url"].rpartition(":")[2])
-    return running.is_ready()
+    running.port = int(running.status().get("url", ":0").rpartition(":")[2])
+    return running.port > 0 and running.is_ready()
 
 
 def put(running: Service, entry: str) -> None:
@@ -64,12 +79,16 @@ def put(running: Service, entry: str) -> None:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[Service]]:
-    settings = {"TOPICS_WALRUS_LISTEN": "127.0.0.1:0", "TOPICS_WALRUS_SEGMENT_ENTRIES": str(SEGMENT)}
-    made = [machine(tmp_path, name, **HEARS, **settings) for name in ("one", "two", "three")]
+    settings = HEARS | {"TOPICS_WALRUS_SEGMENT_ENTRIES": str(SEGMENT), "TOPICS_TERM_TTL_MS": str(TTL_MS)}
+    made = [
+        machine(tmp_path, name, **settings, TOPICS_WALRUS_LISTEN=f"127.0.0.1:{free_port()}")
+        for name in ("one", "two", "three")
+    ]
     try:
         for each in made:
             each.start(wait=False)
         until(lambda: agree(*made) and all(map(ready, made)), "three nodes that agree", PATIENCE_S)
+        until(lambda: sorted(len(each.held()) for each in made) == [0, 1, 1], "an even spread", PATIENCE_S)
         yield made
     finally:
         for each in made:
@@ -144,3 +163,145 @@ def test_when_a_leader_is_lost_its_segments_stay_its_own_and_another_node_leads_
     assert answer == "EMPTY"
     wanted = [f"{part} {number}" for part in ("first", "second") for number in range(SEGMENT)]
     assert [entry for at, entry in enumerate(got) if entry not in got[:at]] == wanted
+
+
+@contextmanager
+def balanced(directory: Path, nodes: list[Service]) -> Iterator[int]:
+    """The port of HAProxy with the example of the document, at addresses of this machine."""
+    port, path = free_port(), directory / "haproxy.cfg"
+    lines = ["listen walrus-cluster", f"bind 127.0.0.1:{port}", "mode tcp", "balance roundrobin"]
+    lines += [f"server node{n} 127.0.0.1:{ports(each, 'walrus')[0]} check" for n, each in enumerate(nodes, 1)]
+    path.write_text("\n    ".join(lines) + "\n")
+    run(tool("haproxy"), "-c", "-f", str(path))
+    with running([tool("haproxy"), "-db", "-f", str(path)]):
+        until(lambda: answer_at(port, "METRICS"), "the proxy", PATIENCE_S)
+        yield port
+
+
+class WalrusClient(Looped):
+    """Keeps its connection, as the document says, and goes to the next one of `entrances` when it breaks."""
+
+    def __init__(self, name: str, entrances: Sequence[int]) -> None:
+        super().__init__(name)
+        self._entrances = cycle(entrances)
+        self._wire: WalrusWire | None = None
+        self.count = 0
+        """Commands that were carried out."""
+
+    def ask(self, command: str) -> str:
+        """An answer; "" if there is none. What was asked may have been done even so, and if the answer is an error."""
+        try:
+            if self._wire is None:
+                self._wire = WalrusWire(next(self._entrances))
+            answer = str(self._wire.ask(command))
+        except OSError:
+            self.close()
+            return ""
+        assert not answer.startswith("ERR ") or answer.startswith("ERR NotLeaderForPartition"), answer
+        return answer
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+
+class Producer(WalrusClient):
+    def __init__(self, name: str, entrances: Sequence[int]) -> None:
+        super().__init__(name, entrances)
+        self.acknowledged: list[str] = []
+        self.repeated: Counter[str] = Counter()
+
+    def turn(self) -> None:
+        entry = f"{self.name}/{len(self.acknowledged)}"
+        if self.ask(f"PUT logs {entry}") == "OK":
+            self.acknowledged.append(entry)
+            self.count += 1
+        else:
+            self.repeated[entry] += 1
+        self.stopping.wait(0.02)
+
+
+class Consumer(WalrusClient):
+    def __init__(self, name: str, entrances: Sequence[int]) -> None:
+        super().__init__(name, entrances)
+        self.got: list[str] = []
+        self.lost = 0
+        """Commands that may have taken an entry."""
+        self.empty = False
+
+    def turn(self) -> None:
+        answer = self.ask("GET logs")
+        if answer.startswith("OK "):
+            self.got.append(answer[3:])
+            self.count += 1
+            return
+        self.empty = answer == "EMPTY"
+        self.lost += not self.empty
+        self.stopping.wait(0.02)
+
+
+def test_through_haproxy_and_each_node_every_entry_that_was_acknowledged_is_there_while_a_node_is_lost(
+    three: list[Service], tmp_path: Path
+) -> None:
+    with balanced(tmp_path, three) as port:
+        entrances = [port, *(ports(each, "walrus")[0] for each in three)]
+        for number, entrance in enumerate(entrances):
+            client = MinimalWalrus(port=entrance)
+            assert (client.register("logs"), client.put("logs", f"{number}")) == ("OK", "OK")
+            assert (client.get("logs"), client.get("logs")) == (str(number), None)
+            client.close()
+        turned = [entrances[n:] + entrances[:n] for n in range(len(entrances))]
+        producers = [Producer(f"p{n}", each) for n, each in enumerate(turned)]
+        consumers = [Consumer(f"c{n}", each) for n, each in enumerate(turned)]
+        clients = [*producers, *consumers]
+        for each in clients:
+            each.start()
+
+        def all_continue() -> None:
+            before = [each.count for each in clients]
+
+            def more() -> bool:
+                return all(each.failure or each.count > was + 5 for each, was in zip(clients, before, strict=True))
+
+            until(more, "commands of each client", PATIENCE_S)
+
+        try:
+            all_continue()
+            leader = until(lambda: state(three[0], "logs"), "a leader", PATIENCE_S)["leader_node"]
+            lost = next(each for each in three if metrics(each)["id"] == leader)
+            lost.kill_group()
+            all_continue()
+            lost.start(wait=False)
+            until(lambda: ready(lost) and agree(*three), "three nodes that agree", PATIENCE_S)
+            all_continue()
+        finally:
+            for each in clients:
+                each.stopping.set()
+        for each in clients:
+            each.finish()
+    check(three, producers, consumers, len(entrances))
+
+
+def check(nodes: list[Service], producers: list[Producer], consumers: list[Consumer], first: int) -> None:
+    """An entry is there once, or as often as its `PUT` was repeated at most; each record was delivered once, or not at
+    all if an answer to a `GET` was lost. The topic begins with `first` records that count for nothing."""
+    assert any(each.repeated for each in producers), "the loss met no client"
+    for node in nodes:
+        found = records(node, "logs")[first:]
+        there = Counter(found)
+        for producer in producers:
+            entries = producer.acknowledged
+            wrong = [each for each in entries if not 1 <= there[each] <= 1 + producer.repeated[each]]
+            assert not wrong, (wrong[:5], producer.repeated)
+            firsts = [each for each in dict.fromkeys(found) if each in set(entries)]
+            assert firsts == entries, "in order"
+        sent = {each for producer in producers for each in (*producer.acknowledged, *producer.repeated)}
+        assert there.keys() <= sent
+    last = Consumer("last", [ports(each, "walrus")[0] for each in nodes])
+    until(lambda: last.turn() or last.empty, "the end of the topic", PATIENCE_S)
+    last.close()
+    got = Counter(entry for consumer in (*consumers, last) for entry in consumer.got)
+    twice = {entry: count for entry, count in got.items() if count > there[entry]}
+    assert not twice, "a record was delivered twice"
+    assert (there - got).total() <= sum(each.lost for each in (*consumers, last))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -57,6 +58,8 @@ class Bar:
         """Added to that of the service."""
         self.enter: Sequence[str] = ()
         """A command before that of the service, as of `Service`."""
+        self.counts: Counter[str] = Counter()
+        """Of what a run needs enough to prove something, if this bar has such a rule."""
 
     def service(self, **environment: str) -> Service:
         """The service, before it starts."""

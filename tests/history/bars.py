@@ -11,6 +11,7 @@
     10   two machines with a bad bucket: kills, pauses beyond the time to live, ways to the bucket that are cut
     11   upgrades and downgrades between this release and the last one, in order
     12   steps of the wall clock of the service, an hour or a year ahead or back
+    13   schedules of three machines: kills, pauses, cuts, joins and leaves, also two at a time
 
 At the end the faults are lifted, the clients stop, the router copies what is left, and every topic is read from its
 first seq. The history stays in the directory of the run. `tests.history.damage` has bar 4, which needs no service.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from tests.history.answers import LostAnswers
 from tests.history.bar import BACK_S, Bar, Kills, Pauses
 from tests.history.clients import Crowd
 from tests.history.clocks import Clocks
+from tests.history.clusters import Clusters
 from tests.history.cuts import PowerCuts
 from tests.history.disks import BadDisks
 from tests.history.jobs import Jobs
@@ -53,6 +56,7 @@ BARS: dict[int, type[Bar]] = {
     10: Takeovers,
     11: Upgrades,
     12: Clocks,
+    13: Clusters,
 }
 BETWEEN = 50
 """Requests that are answered between two faults, at least: a busy machine is slow."""
@@ -74,6 +78,8 @@ class Outcome:
     """From the longest fault, or its end if it was a pause, until the service was ready again."""
     figures: str
     """Those of this bar alone."""
+    counts: Counter[str]
+    """As `Bar.counts`."""
 
 
 def run(
@@ -135,7 +141,8 @@ def run(
     if not report.counts:
         bar.judge(path)
         assert not lacking, f"the run shows nothing, because it had none of these: {', '.join(lacking)}"
-    return Outcome(report, time.monotonic() - began, recording.slowest_ns / 1e9, longest_back_s, bar.figures())
+    seconds, slowest_s = time.monotonic() - began, recording.slowest_ns / 1e9
+    return Outcome(report, seconds, slowest_s, longest_back_s, bar.figures(), bar.counts)
 
 
 def _faults(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 
@@ -66,15 +66,9 @@ class BadNetworks(Bar):
         assert self._network is not None
         self._network.close()
         super().finish(client, path)
-        heads = {}
-        for topic in self._watchers[0].stream.positions if self._watchers else ():
-            told = client.state(topic)
-            assert told is not None, f"{topic} has no state in the end"
-            heads[topic] = told.head_seq
         for each in self._watchers:
             each.client.port = None
-            catch_up(each.stream, heads)
-            each.client.close()
+        all_catch_up(client, self._watchers)
 
     def judge(self, path: Path) -> None:
         strong = {each.name for each in self._watchers if each.stream.consistency == "strong"}
@@ -93,6 +87,18 @@ class BadNetworks(Bar):
         met = ", ".join(f"{count} {fault}" for fault, count in self._network.counts.items())
         opened = sum(each.stream.opened for each in self._watchers)
         return f"network: {met}; {opened} streams opened, {self._claims} of their caught-up checked"
+
+
+def all_catch_up(client: Client, watchers: Sequence[Watcher]) -> None:
+    """Have each stream get to the head of each topic, as `client` sees it. Raises `Violation`."""
+    heads = {}
+    for topic in watchers[0].stream.positions if watchers else ():
+        told = client.state(topic)
+        assert told is not None, f"{topic} has no state in the end"
+        heads[topic] = told.head_seq
+    for each in watchers:
+        catch_up(each.stream, heads)
+        each.client.close()
 
 
 def catch_up(stream: Followed, heads: dict[str, int]) -> None:

@@ -18,7 +18,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -30,6 +30,8 @@ from topics_history import format as f
 POOL_BYTES = 1 << 16
 LONGEST_BODY = 4096
 TIMEOUT_S = 15.0
+LEAVES = 0.1
+"""Of the requests to several machines, those before which a client connects again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,13 @@ class Client(Requests):
         self.service = service
         self.port: int | None = None
         """That of a proxy in front of the service."""
+        self.machines: Callable[[], Sequence[Service]] = lambda: (service,)
+        """Those that clients may use: each connection is to one of them."""
+        self.timeout_s = TIMEOUT_S
+        self.last: tuple[str, int] | None = None
+        """Host and port of the last connection."""
+        self.broken: Exception | None = None
+        """The last error of a connection."""
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -229,9 +238,18 @@ class Client(Requests):
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection of its own, which the caller closes."""
-        return http.client.HTTPConnection(self.service.host, self.port or self.service.port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(*self.address(), timeout=self.timeout_s)
+
+    def address(self) -> tuple[str, int]:
+        """Host and port for the next connection."""
+        machines = self.machines()
+        machine = machines[0] if len(machines) == 1 else self.rng.choice(machines)
+        self.last = machine.host, self.port or machine.port
+        return self.last
 
     def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        if len(self.machines()) > 1 and self.rng.random() < LEAVES:
+            self.close()
         connection = self._connection
         if connection is None:
             connection = self.connect()
@@ -245,7 +263,8 @@ class Client(Requests):
             connection.request(method, path, content, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.broken = error
             self.close()
             return Answer("unknown", 0, None)
         if response.status < 300:

@@ -123,8 +123,8 @@ class Socket(Followed):
     """Subscriptions of a WebSocket. It has no session: each connection subscribes after the positions of the client."""
 
     def follow(self, until: Callable[[], bool]) -> None:
-        service, port = self.client.service, self.client.port
-        url = f"ws://{service.host}:{port or service.port}/v0/ws"
+        host, port = self.client.address()
+        url = f"ws://{host}:{port}/v0/ws"
         start_ns = time.monotonic_ns()
         try:
             with connect(url, proxy=None, open_timeout=TIMEOUT_S, close_timeout=CLOSE_S, max_size=None) as connection:

@@ -92,7 +92,11 @@ class Insistent(Client):
             answers.append(super(Insistent, self).ask(method, path, body))
             return answers[-1].status not in (0, 503)
 
-        until(answered, f"an answer to {method} {path}", PATIENCE_S)
+        try:
+            until(answered, f"an answer to {method} {path}", PATIENCE_S)
+        except AssertionError as error:
+            last = f"{str(answers[-1])[:500]} at {self.last}, {self.broken!r}"
+            raise AssertionError(f"{error}; the last of {len(answers)} was {last}") from None
         return answers[-1]
 
 

@@ -183,6 +183,18 @@ MUTANTS = (
         seed=57,
     ),
     Mutant(
+        "a request whose outcome is unknown is sent to the next holder",
+        13,
+        ("Doubled",),
+        (
+            Edit(
+                "gateway/shards/client.py",
+                'error.detail.get("outcome") == "not_done"\n',
+                'error.detail.get("outcome") in ("not_done", "unknown")\n',
+            ),
+        ),
+    ),
+    Mutant(
         "the wall clock is trusted",
         12,
         ("EarlyExpiry", "CameEarly"),

@@ -258,6 +258,11 @@ class Service:
                             return name
         raise ConnectionError("no gateway has this connection")
 
+    def held(self) -> set[int]:
+        """The shards that this machine holds."""
+        children = self.status().get("children", {})
+        return {int(name[-2:]) for name, child in children.items() if "shard" in name and child.get("phase") == "ready"}
+
     def pids(self) -> list[int]:
         """The pids of the supervisor, its fork server and its present children."""
         told = self.status()
