@@ -200,7 +200,7 @@ class PowerCuts(Bar):
         super().finish(client, path)
 
     def happened(self, recording: Recording) -> dict[str, int]:
-        return {"records that a cut took": sum(each.lost for each in self._writers)}
+        return {"files with writes that a cut may take": self._power.unsynced}
 
     def figures(self) -> str:
         lost, oldest_ms = sum(each.lost for each in self._writers), max(each.oldest_lost_ms for each in self._writers)

@@ -208,6 +208,11 @@ class Device:
             found = found.now[part]
         return found
 
+    @property
+    def unsynced(self) -> int:
+        """The files that have pending writes."""
+        return sum(bool(file.pending) for file in self._files.values())
+
     def play(self, trace: Path) -> None:
         for record in records(trace):
             self._take(record)
@@ -316,6 +321,8 @@ class Power:
         self._boots = 0
         self.slowest_sync_ns = 0
         self.modes = dict.fromkeys(MODES, 0)
+        self.unsynced = 0
+        """Files that had writes which no sync covered, at cuts that may take them."""
         self.faults = Faults(directory / "faults")
         self.environment = {
             "PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -340,6 +347,7 @@ class Power:
         mode = self._rng.choice(MODES)
         self.modes[mode] += 1
         self._device.play(self._trace)
+        self.unsynced += self._device.unsynced if mode != "keep" else 0
         shutil.rmtree(self._root)
         self._device.write(self._root, mode, self._rng)
         self.slowest_sync_ns = max(self.slowest_sync_ns, self._device.slowest_sync_ns)
