@@ -33,12 +33,13 @@ class _Asker:
 class Replies:
     def __init__(
         self,
-        send: Callable[[Message, bytes], None],
+        send: Callable[[Message, bytes], int],
         most: int,
         monotonic: Callable[[], float],
         gone: Callable[[bytes], bool] = lambda peer: False,
     ) -> None:
-        """`gone` says whether an asker has ended: nothing is queued for it."""
+        """`send` returns the bytes of the body that it sent, those of a refusal if it sent one instead. `gone` says
+        whether an asker has ended: nothing is queued for it."""
         self._send = send
         self.most = most
         """The window of each asker, in bytes."""
@@ -69,9 +70,9 @@ class Replies:
         return size <= SMALL_BYTES or asker.on_way * 8 < self.most or asker.on_way + size <= self.most
 
     def _hand_over(self, peer: bytes, asker: _Asker, message: Message) -> None:
-        if len(message.body) > SMALL_BYTES:
-            asker.on_way += len(message.body)
-        self._send(message, peer)
+        sent = self._send(message, peer)
+        if sent > SMALL_BYTES:
+            asker.on_way += sent
 
     def full(self, peer: Hashable) -> bool:
         asker = self._askers.get(peer)

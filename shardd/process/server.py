@@ -110,16 +110,19 @@ class Server:
                 nursery.start_soon(self._forget_lost, self._remote)
             task_status.started()
 
-    def _send(self, message: Message, peer: bytes, socket: MessageSocket | None = None) -> None:
-        """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; its change was made."""
+    def _send(self, message: Message, peer: bytes, socket: MessageSocket | None = None) -> int:
+        """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; its change was made. Returns
+        the bytes of its body, as do all that send."""
         socket = socket or self._socket
         try:
             socket.send(message, peer)
         except Exception:
             socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
+            return 0
+        return len(message.body)
 
-    def _send_either(self, message: Message, peer: bytes) -> None:
-        self._send(message, peer, self._socket_of(peer))
+    def _send_either(self, message: Message, peer: bytes) -> int:
+        return self._send(message, peer, self._socket_of(peer))
 
     def _socket_of(self, peer: bytes) -> MessageSocket:
         return self._remote if self._remote is not None and machine_of(peer) else self._socket
@@ -290,9 +293,7 @@ class Server:
                 self._enough.set()
 
 
-def _send_if(
-    serving: Callable[[], bool], send: Callable[[Message, bytes], None], message: Message, peer: bytes
-) -> None:
+def _send_if(serving: Callable[[], bool], send: Callable[[Message, bytes], int], message: Message, peer: bytes) -> int:
     """Send a reply if this machine may answer at this moment, else a refusal. What was refused because the shard moves
     was not done in any case."""
     if isinstance(message, Reply) and not _moves(message.error) and not serving():
@@ -304,7 +305,7 @@ def _send_if(
                 outcome="unknown",
             ),
         )
-    send(message, peer)
+    return send(message, peer)
 
 
 def _moves(error: TopicsError | None) -> bool:

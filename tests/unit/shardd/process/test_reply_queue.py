@@ -20,7 +20,13 @@ class Asker:
         self.got: list[Message] = []
         self.unread: list[Message] = []
         self.untold = 0
-        self.replies = Replies(lambda message, peer: self.unread.append(message), most, lambda: self.now)
+        self.refuses = False
+        self.replies = Replies(self._send, most, lambda: self.now)
+
+    def _send(self, message: Message, peer: bytes) -> int:
+        sent = Reply(message.id) if self.refuses else message
+        self.unread.append(sent)
+        return len(sent.body)
 
     def reply(self, number: int, size: int) -> None:
         self.replies.send(b"peer", Reply(number, b"x" * size))
@@ -50,6 +56,19 @@ def test_replies_arrive_in_order_and_no_more_than_the_window_is_on_its_way(event
     for _ in range(count + 1):
         asker.take()
     assert [each.id for each in asker.got] == list(range(count))
+    assert not asker.replies.full(b"peer")
+
+
+def test_replies_that_are_refused_at_the_last_moment_take_no_room_in_the_window() -> None:
+    """A holder whose term is not renewed refuses what it has made; the asker takes no bytes of that."""
+    asker = Asker(100_000)
+    asker.refuses = True
+    for number in range(20):
+        asker.reply(number, 90_000)
+        asker.take()
+    assert [each.id for each in asker.got] == list(range(20))
+    asker.refuses = False
+    asker.reply(20, 90_000)
     assert not asker.replies.full(b"peer")
 
 
