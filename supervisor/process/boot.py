@@ -103,6 +103,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
     data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
+    data.check_whole(settings.bucket)
     between = cluster.address(settings, data)
     runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)
