@@ -18,9 +18,10 @@ from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import cluster, listener
 from supervisor.process.audit_file import AuditFile, AuditFileError
-from supervisor.process.child import environment_for_children, now_ms
+from supervisor.process.child import now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest
 from supervisor.process.forks import ForkServer
+from supervisor.process.launch import environment_for_children
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError

@@ -213,6 +213,10 @@ class DataDir:
             return {}
         return found if isinstance(found, dict) else {}
 
+    def filled(self, index: int) -> bool:
+        """Whether a shard has files. Raises OSError."""
+        return any((self.path / shard_name(index)).iterdir())
+
     def close(self) -> None:
         _close(self.lock_fds)
 
