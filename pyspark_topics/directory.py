@@ -180,7 +180,13 @@ def shards(path: str, cold: str | None = None) -> list[Shard]:
         raise NotADataDirectory(
             f"{path}: it is being spread over another number of shards, and that was interrupted; finish it first"
         )
-    return [_shard(number, root / f"shard-{number:02d}", cold) for number in range(count)]
+    found = [_shard(number, root / f"shard-{number:02d}", cold) for number in range(count)]
+    missing = [shard.path.name for shard in found if not (shard.path / "wal").is_dir()]
+    if missing and (root / "machine.json").exists():
+        raise NotADataDirectory(
+            f"{path}: it is of one of several machines, and has no {', '.join(missing)}; read the service's bucket"
+        )
+    return found
 
 
 def _shard(number: int, path: Path, cold: str | None) -> Shard:

@@ -9,6 +9,7 @@ from gateway.http.messages import Response
 from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto import __version__
+from proto.ipc.control import HELD_ELSEWHERE
 from proto.model.errors import not_ready, shutting_down
 
 
@@ -23,7 +24,7 @@ def ready(shards: Shards, *, draining: bool) -> Response:
         raise shutting_down()
     partly = shards.partly_ready
     if not shards.ready and not partly:
-        holder = next((state.holder for state in shards.states if state.phase == "standby" and state.holder), "")
+        holder = next((state.holder for state in shards.states if state.phase in HELD_ELSEWHERE and state.holder), "")
         if holder:
             raise not_ready(
                 f"this machine is a standby: {holder} holds the shards",

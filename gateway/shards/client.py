@@ -11,7 +11,7 @@ import trio
 
 from gateway.http.messages import ClientGone
 from gateway.shards.moves import Moves
-from proto.ipc.control import Cluster, ShardState
+from proto.ipc.control import HELD_ELSEWHERE, Cluster, ShardState
 from proto.ipc.link import ANSWERS_S, Link, Pending, Read
 from proto.ipc.links import Links
 from proto.ipc.message import Reply, Status
@@ -114,7 +114,7 @@ class Shards:
     def holder(self, index: int) -> str:
         """Where clients reach the machine that holds a shard, if the service has several; "" if it is not known."""
         state = self.states[index]
-        if state.phase == "standby":
+        if state.phase in HELD_ELSEWHERE:
             return state.holder
         own = next((each.address for each in self.machines if each.name == self.machine), "")
         return own if state.phase == "ready" else ""

@@ -45,7 +45,9 @@ EXIT_PERMANENT = 3
 EXIT_DEPOSED = 4
 """Exit status of a shard that another machine holds now, or is to hold. It is started again at once, as a standby."""
 
-PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed")
+PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed", "elsewhere")
+HELD_ELSEWHERE = frozenset({"standby", "elsewhere"})
+"""Phases in which another machine holds the shard, or none does. In `elsewhere` no process here follows it."""
 
 
 class ShardState(Struct, frozen=True):
@@ -63,7 +65,7 @@ class ShardState(Struct, frozen=True):
     hangs: int = 0
     """How often the supervisor killed the shard because it did not answer."""
     holder: str = ""
-    """In phase `standby`, the address of the machine that holds the shard, if one is known to."""
+    """In a phase of `HELD_ELSEWHERE`, the address of the machine that holds the shard, if one is known to."""
     term: int = 0
     """The term of this machine, if it holds the shard, see docs/design/replication.md."""
     damage: str = ""
@@ -71,7 +73,7 @@ class ShardState(Struct, frozen=True):
     in_hand: list[list[int]] = []
     """Until the shard serves again: what its last process died over, see `proto.ipc.in_hand`."""
     holder_at: str = ""
-    """In phase `standby`, the endpoint at which the holder hears other machines; "" if it hears none."""
+    """In a phase of `HELD_ELSEWHERE`, the endpoint at which the holder hears other machines; "" if it hears none."""
     holder_key: str = ""
     """The public key of the holder's process at that endpoint."""
 
@@ -246,6 +248,14 @@ class Followed(Struct, frozen=True, tag=True):
     lag_s: float
 
 
+class Holder(Struct, frozen=True):
+    """The machine that holds a shard, as in `ShardState`."""
+
+    holder: str = ""
+    at: str = ""
+    key: str = ""
+
+
 class Placement(Struct, frozen=True, tag=True):
     """Roster: what it has decided. Before the first one, no shard is to be claimed."""
 
@@ -255,6 +265,10 @@ class Placement(Struct, frozen=True, tag=True):
     """The step of a hand-over that is to be done; None takes back what was refused."""
     refused: bool = False
     """Another machine runs on a copy of this data directory: this one is to end."""
+    wanted: list[int] | None = None
+    """The shards that are to have a process on this machine; None leaves it as it is."""
+    holders: list[Holder] = []
+    """By shard."""
 
 
 class Orders(Struct, frozen=True, tag=True):

@@ -12,7 +12,7 @@ from itertools import count
 
 import trio
 
-from proto.ipc.control import Cluster, ShardState
+from proto.ipc.control import HELD_ELSEWHERE, Cluster, ShardState
 from proto.ipc.link import SILENT_S, Link, Read
 from proto.ipc.message import Reply, Request, Status
 from proto.ipc.remote_link import RemoteLink
@@ -24,7 +24,7 @@ _SWEEP_S = 1.0
 AGAIN_S = 0.5
 """Pause after a lost link to another machine."""
 _STARTING = frozenset({"down", "open", "replay", "derive"})
-_FOLLOWING = frozenset({"standby", "down", "failed"})
+_FOLLOWING = HELD_ELSEWHERE | {"down", "failed"}
 """Phases in which another machine may hold the shard."""
 
 
@@ -159,14 +159,17 @@ class Links:
     def elsewhere(self, index: int) -> bool:
         """Whether another machine holds the shard, or none does."""
         state = self.states[index]
-        return self.reaches(index) or state.phase == "standby" or self._is_remote(state)
+        return self.reaches(index) or state.phase in HELD_ELSEWHERE or self._is_remote(state)
 
     def unheld(self, index: int) -> bool:
         """Whether no machine is known to hold the shard: it is given away or claimed, or the process here that is to
-        know its holder is being started."""
+        know its holder is being started. Without such a process, the machine that is not reached may hold it no more.
+        """
         state = self.states[index]
+        if self.cluster is None or self.reaches(index):
+            return False
         away = state.phase in _STARTING or state.phase == "stopping" or (state.phase == "standby" and not state.holder)
-        return self.cluster is not None and away and not (self.reaches(index) or self._is_remote(state))
+        return state.phase == "elsewhere" or (away and not self._is_remote(state))
 
     def returns(self, index: int) -> bool:
         """Whether the shard is being started here, its next holder is not known yet, or the link to that one is being
@@ -195,9 +198,9 @@ class Links:
                 f"shard {index} cannot start, and is tried again now and then; the service's log says why"
                 if state.phase == "failed"
                 else f"this machine is a standby: {state.holder} holds shard {index}"
-                if state.phase == "standby" and state.holder
+                if state.phase in HELD_ELSEWHERE and state.holder
                 else f"no machine holds shard {index} at the moment; retry shortly"
-                if state.phase == "standby" and self.unheld(index)
+                if state.phase in HELD_ELSEWHERE and self.unheld(index)
                 else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
                 shard=index,
                 phase=state.phase,

@@ -27,7 +27,7 @@ import trio
 from structlog.typing import FilteringBoundLogger
 
 from proto.ipc import askers
-from proto.ipc.control import Cluster, ShardState
+from proto.ipc.control import HELD_ELSEWHERE, Cluster, ShardState
 from proto.ipc.in_hand import Mark
 from proto.ipc.link import SILENT_S, Link, Owner
 from proto.ipc.message import Request
@@ -62,7 +62,7 @@ class RemoteLink(Link):
 
     def serves(self, state: ShardState, phases: frozenset[str]) -> bool:
         # A process that begins to follow the shard knows no holder until it has looked.
-        follows = state.phase == "standby"
+        follows = state.phase in HELD_ELSEWHERE
         same = not state.holder_key or (state.holder_at, state.holder_key) == self._holder
         return state.phase in _AWAY or (follows and same)
 

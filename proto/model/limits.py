@@ -175,6 +175,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=100, description="with `sync`, longest time that a change waits for the bucket before it is refused"),
     ] = 5000
+    seconds: Annotated[
+        int,
+        Meta(ge=1, description="with TOPICS_CLUSTER_LISTEN, how many machines follow each shard besides its holder"),
+    ] = 1
     term_ttl_ms: Annotated[
         int,
         Meta(ge=300, description="with `sync`, silence of the machine that holds the shards until another takes over"),

@@ -44,6 +44,7 @@ PIECE_BYTES = 32 << 20
 STAGING = "reshard"
 DECISION = "reshard.json"
 MANIFEST = "manifest.json"
+MACHINE = "machine.json"
 
 NOT_COPIED = frozenset({"head_seq", "floor", "reserved_in", "routers", "as_of"})
 """Fields that a copy of a topic does not get from a snapshot. The positions follow its records, its lane is that of the
@@ -97,6 +98,12 @@ class Reshard:
     # 1
 
     def _make(self, old: int, new: int, progress: Progress) -> None:
+        if MACHINE in self._disk.list(self._data):
+            raise RecoveryError(
+                f"{self._data} is of one of several machines, and may lack shards: make a directory with all of them "
+                "by `topics restore --from` the bucket, and change that one. If this is the only machine now, remove "
+                f"{MACHINE}"
+            )
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
         for source in sources:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,6 +134,12 @@ class Copy:
     def given(self) -> bool:
         """Whether this process gives the shard away."""
         return self.giver is not None and self.giver.given
+
+    def leave(self) -> None:
+        """Keep how far the files of a shard that was followed equal the bucket's. Blocks."""
+        if self.role is not None and self.role.replica is not None and not self.role.held.is_set():
+            with suppress(OSError):  # what was kept before stays true
+                self.role.kept_no()
 
     def take_over(self) -> None:
         """An operator's word."""

@@ -235,6 +235,7 @@ async def _run(link: ControlLink) -> int:
             nursery.start_soon(copy.role.run)  # also while the shard is closed: its term ends last
         status = await _serve(link, start, copy, path, limits, remote)
         nursery.cancel_scope.cancel()
+    copy.leave()
     return status
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     EXIT_PERMANENT,
     Failed,
+    Holder,
     Local,
     Machine,
     Members,
@@ -40,8 +43,13 @@ if TYPE_CHECKING:
     from shardd.replication.membership import Membership
     from shardd.roster.members import Member
 
+KEEP_TERMS = 6
+"""A shard that need not run here any more is ended after so many times to live."""
+TIDY_S = 3600.0
+"""Seconds between two looks for files that may go."""
 HOLDS = ("ready", "stopping")
 """Phases of a shard that may be given away, or is."""
+log = structlog.get_logger()
 COPY = (
     "another machine runs on a copy of this data directory, and a machine has one name: remove machine.json from the "
     "copy, or start it with an empty directory"
@@ -64,12 +72,17 @@ class RosterProcess:
         endpoint = f"{cluster.at}:{cluster.listen.rpartition(':')[2]}"
         own = Member(cluster.member, cluster.machine, start.address, cluster.public, endpoint)
         ttl_s = limits.term_ttl_ms / 1000
-        self.roster = Roster(own.machine, own.nonce, cluster.place, start.shards, RosterTiming(ttl_s))
+        timing = RosterTiming(ttl_s, keep=KEEP_TERMS * ttl_s)
+        self.roster = Roster(own.machine, own.nonce, cluster.place, start.shards, timing, seconds=limits.seconds)
         self._link = link
         self._ranks: list[float] = []
+        self._holders: list[Holder] = []
         self._ranked: object = None
-        """The findings that the ranks are of."""
+        """The findings that these are of."""
         self._told: Placement | None = None
+        self._start, self._store = start, store
+        self._tidies = -1
+        """The shard whose files are looked at now."""
         self.membership: Membership = Membership(
             store, own, self.roster, start.created_ms, ttl_s, self._heard, self._decided
         )
@@ -95,7 +108,12 @@ class RosterProcess:
         if self._ranked is not roster.holders:
             self._ranked = roster.holders
             self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]
-        placement = Placement(self._ranks, step, self.refused)
+            self._holders = [
+                Holder("" if shard in roster.over else held.address, held.endpoint, held.key)
+                for shard, held in enumerate(roster.holders)
+            ]
+        wanted = sorted(roster.wanted(self.membership.now()) - {self._tidies})
+        placement = Placement(self._ranks, step, self.refused, wanted, self._holders)
         if placement != self._told:
             self._told = placement
             await self._link.send(placement)
@@ -109,7 +127,43 @@ class RosterProcess:
     def shards_changed(self, states: list[ShardState]) -> None:
         """The supervisor's news of the shards of this machine."""
         self.roster.held = {state.index: state.term for state in states if state.phase in HOLDS and state.term}
+        self.roster.runs = {state.index for state in states if state.phase != "elsewhere"}
         self.membership.look_again()
+
+    async def tidy(self) -> None:
+        """Remove the files of shards that this machine has not needed for long, until cancelled."""
+        while True:
+            for shard in sorted(self.roster.spare(self.membership.now())):
+                self._tidies = shard
+                await self._clear(shard)
+                self._tidies = -1
+            await trio.sleep(TIDY_S)
+
+    async def _clear(self, shard: int) -> None:
+        """Remove the files of a shard that has no process here, if another machine holds it."""
+        from shardd.errors import ShardError
+        from shardd.replication.attach import MARK
+        from shardd.replication.objects import Objects
+        from shardd.standby.closed_log import ClosedLog
+        from shardd.storage.disk import RealDisk
+
+        start, cluster = self._start, self._start.cluster
+        assert cluster is not None
+        path = Path(start.data_dir) / f"shard-{shard:02d}"
+        if MARK not in RealDisk().list(path):
+            return
+        objects, reason = Objects(self._store, shard, "", "", "", int), "something in them may be in no bucket"
+        closed = ClosedLog(RealDisk(), path, objects, shard, start.limits, cluster.place)
+        try:
+            await trio.to_thread.run_sync(closed.open)
+            term = await trio.to_thread.run_sync(objects.newest_term)
+            held = term is not None and term.member not in ("", cluster.member)
+            if held and await trio.to_thread.run_sync(closed.clear):
+                log.info("files_removed", shard=shard, path=str(path))
+                return
+        except (ShardError, OSError) as error:
+            reason = str(error)
+        log.warning("files_kept", shard=shard, path=str(path), reason=reason)
 
     def reported(self, news: Local) -> None:
         """What these have reported."""
@@ -167,6 +221,7 @@ async def _keep(link: ControlLink) -> int:
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(run)
+        nursery.start_soon(process.tidy)
         await _obey(link, process)
         nursery.cancel_scope.cancel()
     if process.refused:

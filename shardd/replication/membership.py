@@ -29,6 +29,8 @@ from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, Roste
 
 TURN_S = 0.1
 """Seconds between two looks of the roster at the time."""
+TERMS_S = 0.5
+"""Seconds between two questions for the next terms of the shards that have no process here."""
 READS = 8
 """Calls that read, at once."""
 WITHDRAW_S = 3.0
@@ -77,6 +79,7 @@ class Membership:
             await trio.sleep(min(self._patience_s, 1.0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._number)
+            nursery.start_soon(self._watch_terms)
             while self.roster.state is not RosterState.REFUSED:
                 request = self.roster.tick(self.now(), time.time())
                 if request is not None:
@@ -135,8 +138,24 @@ class Membership:
         return Found(tuple(members[0].values()), known, moves[0])
 
     def _held(self, index: int) -> Held:
-        term = self._objects[index].newest_term()
-        return Held() if term is None else Held(term.term, term.member)
+        objects = self._objects[index]
+        term = objects.newest_term()
+        if term is None:
+            return Held()
+        alive = None if index in self.roster.runs else objects.alive(term.term)
+        return Held(term.term, term.member, alive, term.ttl_ms / 1000, term.shown, term.endpoint, term.key)
+
+    async def _watch_terms(self) -> None:
+        """Look at once when another machine has taken a shard whose requests go from here to its holder."""
+        limiter = trio.CapacityLimiter(1)
+        while True:
+            for index, objects in enumerate(self._objects):
+                if index not in self.roster.runs:
+                    with trio.move_on_after(self._patience_s):
+                        if await self._try(objects.has_later_term, limiter):
+                            self.roster.look_again()
+                            self._wake.set()
+            await trio.sleep(TERMS_S)
 
     async def _tell(self, members: Mapping[str, Member]) -> None:
         self._known = dict(members)

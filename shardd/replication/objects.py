@@ -188,10 +188,11 @@ class Objects:
         self._replaced_part = manifest.part
         if term is None:
             return Seen(0, "", None, manifest, None, unread)
-        alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
+        alive, before = self.alive(term.term), self.alive(replaced) if replaced else None
         return Seen(term.term, term.nonce, alive, manifest, before, unread, term.settings.ttl_ms / 1000)
 
-    def _alive(self, term: int) -> int | None:
+    def alive(self, term: int) -> int | None:
+        """The sign of life of a term, if there is one. Raises `StoreError`."""
         try:
             return int(bytes(self.store.get(self.names.alive(term))))
         except (Absent, Unsealed, ValueError):
@@ -219,6 +220,14 @@ class Objects:
             return Term(number, f"damaged-{number}", "", 0)
         self.damage.mended(name)
         return found
+
+    def has_later_term(self) -> bool:
+        """Whether there is a later term than the one that was read last. Raises `StoreError`."""
+        try:
+            self.store.get(self.names.term(max(self._terms, default=0) + 1))
+        except Absent:
+            return False
+        return True
 
     # Settings that all machines have alike
 

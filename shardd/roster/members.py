@@ -41,6 +41,10 @@ class RosterTiming:
     """For so long a shard refuses requests at most before it is given away: gateways hold them no longer."""
     calm: float = 3600.0
     """A member that was away more than once within this long gets one shard in as long, at most."""
+    keep: float = 60.0
+    """For so long a machine runs a shard that it need not run any more."""
+    spare: float = 86_400.0
+    """For so long it keeps the files of a shard that it does not run."""
 
     @property
     def renewal(self) -> float:

@@ -4,8 +4,9 @@ A `Roster` gets answers and the time, and returns the request to make next:
 
     tick(now, wall_s)                → a request, if one is due and none is open
     answered(request, found, now…)   the answer; None if there was none in time
-    held, lags                       set by the caller: the shards that this machine holds, and follows
-    wanted(), rank(shard)            which shards it is to run, and when it may claim each of them
+    held, lags, runs                 set by the caller: the shards that this machine holds, follows, has a process of
+    wanted(now), rank(shard)         which shards it is to run, and when it may claim each of them
+    spare(now)                       the shards whose files it needs no more
     handover                         what it is giving away; the caller reports how far it is
     leave()                          give all shards away
 
@@ -25,7 +26,7 @@ one is refused. If two of them have begun at the same moment, the one with the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,6 +45,13 @@ class Held:
 
     term: int = 0
     machine: str = ""
+    alive: int | None = None
+    """Its last sign of life, of a shard that has no process here."""
+    ttl_s: float = 0.0
+    address: str = ""
+    endpoint: str = ""
+    key: str = ""
+    """As in `shardd.replication.attach.Term`."""
 
 
 class RosterRequest:
@@ -109,6 +117,15 @@ class Roster:
         """Shards that a process of this machine holds, with its terms."""
         self.lags: dict[int, float] = {}
         """Shards that a process of this machine follows, with the seconds by which it is behind."""
+        self.runs: Set[int] = frozenset()
+        """Shards that have a process on this machine."""
+        self.over: Set[int] = frozenset()
+        """Shards without a process here whose newest term gave no sign of life for the time to live."""
+        self._unchanged_since = [math.inf] * shards
+        """End of the look that first showed each shard's term and sign of life as they are."""
+        self._needed: Set[int] = frozenset()
+        self._needed_at: dict[int, float] = {}
+        """When this machine last needed to run each shard, as far as is known."""
         self.handover: HandOver | None = None
         self._standings: dict[str, Standing] = {}
         self._leaving = False
@@ -124,17 +141,31 @@ class Roster:
 
     # What the caller does
 
-    def wanted(self) -> set[int]:
+    def wanted(self, now: float) -> Set[int]:
         """The shards that this machine is to run: those that it holds, those that it is to follow as one of the first
-        to claim them, and the one that is to be moved here."""
+        to claim them, and the one that is to be moved here. It runs a shard on for a while when that is over."""
         if self.state is not RosterState.ADMITTED:
-            return set()
-        found = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
-        found |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
+            return self.runs
+        kept = {shard for shard in self.runs if now - self._needed_at.get(shard, now) < self._timing.keep}
+        return self._needed | self.held.keys() | kept
+
+    def spare(self, now: float) -> Set[int]:
+        """The shards that another machine holds, and that this one did not need for long: their files may go."""
+        if self.state is not RosterState.ADMITTED:
+            return frozenset()
+        old = {shard for shard, at in self._needed_at.items() if now - at >= self._timing.spare}
+        away = {shard for shard in old if self.holders[shard].machine not in ("", self.machine)}
+        return away - self.runs - self.wanted(now)
+
+    def _need(self, now: float) -> None:
+        needed = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
+        needed |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
         coming = self._next_transfer()
         if coming is not None and coming.target == self.machine:
-            found.add(coming.shard)
-        return found | self.held.keys()
+            needed.add(coming.shard)
+        self._needed = needed
+        known = {shard: self._needed_at.get(shard, now) for shard in range(len(self.holders))}
+        self._needed_at = {**known, **dict.fromkeys(needed, now)}
 
     def rank(self, shard: int) -> float:
         """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
@@ -164,6 +195,10 @@ class Roster:
     def leave(self) -> None:
         """Hold nothing any more, as soon as others have taken it."""
         self._leaving = True
+
+    def look_again(self) -> None:
+        """A shard has a later term than the last look showed."""
+        self._look_at = 0.0
 
     # Requests
 
@@ -224,10 +259,20 @@ class Roster:
         self._publishes = True
         self.members.looked(found.members, self._asked_at, now, self._asked_wall_s, wall_s)
         self._standings = self.members.standings(now)
-        self.holders = found.holders
+        self._observe(found.holders, now)
         for move in self.moves.looked(found.moves, self._asked_at, now):
             self.members.placed(move.target, now)
+        self._need(now)
         self._offer(now)
+
+    def _observe(self, holders: Sequence[Held], now: float) -> None:
+        for shard, held in enumerate(holders):
+            if held != self.holders[shard] or shard in self.runs:
+                self._unchanged_since[shard] = now
+        self.holders = holders
+        silence = (self._asked_at - since for since in self._unchanged_since)
+        longest = (max(self._timing.time_to_live, held.ttl_s) for held in holders)
+        self.over = {shard for shard, (silent, ttl) in enumerate(zip(silence, longest, strict=True)) if silent >= ttl}
 
     # Being a member
 

@@ -4,6 +4,7 @@
     restore   the shard is set aside and made again from the newest manifest
     fold      after TOPICS_CHECKPOINT_BYTES of applied frames, the shard is opened, makes a checkpoint, and is closed
     freeze    the shard is to be opened without a term: from now on parts are compared, and nothing is changed
+    clear     the files are removed, if the bucket is known to have all that is in them
 
 What is compared, and what is not: a frame that the log does not have any more, because a catalog covers it, is the same
 as the bucket's if it is not behind the kept position, or if the part is of the process that used the directory last.
@@ -324,6 +325,18 @@ class ClosedLog:
         shard.close()
         assert shard.log.next_no == before + 1
         _log.info("standby_checkpoint", frame=before, made=shard.restoring.restored)
+
+    def clear(self) -> bool:
+        """Remove the files of a shard that another machine holds, after `open`, unless something in them may be in no
+        bucket. Returns whether it did. Raises OSError."""
+        mark = self._mark
+        if self.last_no > self._known_no or self.from_backup or mark.held or mark.unshipped or mark.skips:
+            return False
+        self._set_aside()
+        self._disk.remove_tree(self._wal)
+        self._disk.remove(self._path / MARK)
+        self._disk.sync_dir(self._path)
+        return True
 
     # Set aside, and made again
 

@@ -42,6 +42,7 @@ from supervisor.process.safe_folder import Folder, NotPlain, read
 FORMAT = 1
 MARK = "backup.json"
 MANIFEST = "manifest.json"
+MACHINE = "machine.json"
 COLD = "cold"
 ATTEMPTS = 10
 _SETTLED_NS = 200_000_000
@@ -107,6 +108,11 @@ def backup(
         raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
     if (data_dir / "reshard.json").exists():
         raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
+    if (data_dir / MACHINE).exists():
+        raise BackupError(
+            f"{data_dir} is of one of several machines, and may lack shards: their bucket has all. If it is the only "
+            f"machine now, remove {MACHINE} while the service is stopped"
+        )
     make_dir(target)
     began_ns = time.time_ns()
     name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9)) + f".{began_ns // 10**6 % 1000:03d}Z"

@@ -18,9 +18,10 @@ from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import cluster, listener
 from supervisor.process.audit_file import AuditFile, AuditFileError
-from supervisor.process.child import environment_for_children, now_ms
+from supervisor.process.child import now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest
 from supervisor.process.forks import ForkServer
+from supervisor.process.launch import environment_for_children
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError
@@ -103,6 +104,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
     data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
+    data.check_whole(settings.bucket)
     between = cluster.address(settings, data)
     runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)

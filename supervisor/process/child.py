@@ -7,11 +7,9 @@ decides when to restart, and `states` has the state machine.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -30,14 +28,14 @@ from proto.ipc.control import (
     Progress,
     Ready,
     Retire,
-    Start,
     Stop,
 )
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
 from supervisor.process.forks import Process
-from supervisor.process.restart import Death, TooOften, decide
+from supervisor.process.launch import Launch, StartProcess
+from supervisor.process.restart import Death, TooOften, decide, describe
 from supervisor.process.states import ALIVE, FINAL, ChildEvent, ChildState, after
 
 HANGUP_GRACE_S = 5.0
@@ -45,36 +43,6 @@ HANGUP_GRACE_S = 5.0
 DRAIN = Drain()
 NOT_STARTED = 127
 """Substitute for the exit status of a process that could not be started."""
-_KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
-_KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
-_STORES = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-"""Beginnings of the variables by which clients of object stores are configured."""
-
-StartProcess = Callable[[str, Mapping[str, str], Sequence[int]], Awaitable[Process]]
-"""Starts a process: its title, its environment, and the descriptors that it inherits. Raises OSError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Parameters of one incarnation: its first message, and descriptors that it inherits with their numbers.
-    `in_hand_fd` is one of them."""
-
-    start: Callable[[], Start]
-    """Called when the process is there. The child cannot be told what changes before that, so the first message has to
-    contain it."""
-    inherit: tuple[int, ...] = ()
-    in_hand_fd: int = -1
-
-
-def environment_for_children(environment: Mapping[str, str], **more: str) -> dict[str, str]:
-    """The part of the supervisor's environment that children get: enough to run Python, no keys, no settings."""
-    kept = {n: v for n, v in environment.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
-    return {**kept, **more}
-
-
-def credentials_of_stores(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that configure clients of object stores."""
-    return {name: value for name, value in environment.items() if name.upper().startswith(_STORES)}
 
 
 class Child:
@@ -87,9 +55,9 @@ class Child:
     done_bytes = 0
     total_bytes = 0
     holder = ""
-    """In phase `standby`, the address of the machine that holds the shard."""
+    """In a phase of `HELD_ELSEWHERE`, the address of the machine that holds the shard."""
     holder_link = ("", "")
-    """In phase `standby`, where that machine hears this one, and the key of its process there."""
+    """In a phase of `HELD_ELSEWHERE`, where that machine hears this one, and the key of its process there."""
     damage = ""
     """In phase `standby`, what is damaged in the bucket."""
     term = 0
@@ -150,6 +118,8 @@ class Child:
         self._vital = vital
         self._ready_at: float | None = None
         self._stop_requested = trio.Event()
+        self._wanted = trio.Event()
+        self._wanted.set()
         self._link: ControlLink | None = None
         self._process: Process | None = None
         self._failure: str | None = None
@@ -164,12 +134,16 @@ class Child:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
             self.in_hand = []
+        elif self.state is ChildState.ELSEWHERE:
+            self.phase, self.damage, self.in_hand, self.term = "elsewhere", "", [], 0
+            self.held = self.troubled = self.permanent = False
         elif self.state in (ChildState.STOPPING, ChildState.LEAVING):
-            self.phase = "stopping"
+            self.phase = "stopping" if self._wanted.is_set() else self.phase  # the link to the holder stays
         else:
             self.held = self.held or self.state is ChildState.HELD
             self.troubled = self.troubled or self.held
-            self.phase = "failed" if self.troubled and self.state in (ChildState.WAITING, ChildState.HELD) else "down"
+            down = "down" if self._wanted.is_set() else "elsewhere"
+            self.phase = "failed" if self.troubled and self.state in (ChildState.WAITING, ChildState.HELD) else down
         self._changed(self)
 
     @property
@@ -197,25 +171,26 @@ class Child:
         deaths: list[Death] = []
         holds = in_a_row = 0
         try:
-            while self.state in (ChildState.IDLE, ChildState.WAITING, ChildState.HELD):
+            while await self._may_start():
                 began = trio.current_time()
                 status = await self._live()
                 self.first_living = self.incarnation + 1
                 now = trio.current_time()
                 uptime = now - began
                 stopping = self._stop_requested.is_set()
-                in_a_row = in_a_row + 1 if self._ready_at is None else 0
+                replaced = self.state in {ChildState.LEAVING}
+                in_a_row = in_a_row + 1 if self._ready_at is None and not replaced else 0
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
                 if self.state in FINAL:  # it was to end before it was started
                     return
-                replaced = self.state in {ChildState.LEAVING}
                 self._apply(ChildEvent.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
                     level("child_ended", incarnation=self.incarnation, status=describe(status))
                     return
                 if replaced:
-                    self._log.info("child_replaced", incarnation=self.incarnation, status=describe(status))
+                    done = "child_replaced" if self._wanted.is_set() else "child_rests"
+                    self._log.info(done, incarnation=self.incarnation, status=describe(status))
                     continue
                 self.deaths += 1
                 deposed = status == EXIT_DEPOSED
@@ -247,6 +222,14 @@ class Child:
                 await self._pause(pause)
         finally:
             self.gone.set()
+
+    async def _may_start(self) -> bool:
+        """Wait until a process is wanted. Returns whether one is to be started."""
+        while not self._wanted.is_set():
+            if self.state is not ChildState.ELSEWHERE:
+                self._apply(ChildEvent.REST)
+            await self._wanted.wait()
+        return self.state in (ChildState.IDLE, ChildState.WAITING, ChildState.HELD, ChildState.ELSEWHERE)
 
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
@@ -389,14 +372,43 @@ class Child:
         self._apply(ChildEvent.REPLACE)
         if not await self._drain(drain_s, Retire()):
             self._log.error("retirement_timed_out", deadline_s=drain_s)
+        await self._end(died, stop_s)
+
+    async def _end(self, died: trio.Event, deadline_s: float) -> None:
+        """Have the incarnation end whose death is `died`. If the child is stopped meanwhile, it ends as any."""
         if not died.is_set() and not self._stop_requested.is_set():
-            with trio.move_on_after(stop_s):
+            with trio.move_on_after(deadline_s):
                 await self.tell(Stop())
                 await died.wait()
                 return
-            self._log.error("child_did_not_stop", action="killed", deadline_s=stop_s)
+            self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
             self.kill()
         await died.wait()
+
+    def unwant(self) -> None:
+        """Start no process before one is wanted."""
+        if self._wanted.is_set() and not self._stop_requested.is_set():
+            self._wanted = trio.Event()
+        if self.state is ChildState.IDLE:
+            self.phase = "elsewhere"
+
+    async def rest(self, deadline_s: float) -> None:
+        """As `unwant`, and have the present process end if it stands by. Returns when it has."""
+        self.unwant()
+        if self.phase == "standby" and self.state is ChildState.STARTING:
+            died = self._died
+            self._apply(ChildEvent.REPLACE)
+            await self._end(died, deadline_s)
+
+    def want(self) -> None:
+        """Have a process, from now on."""
+        self._wanted.set()
+
+    def held_by(self, holder: str, link: tuple[str, str]) -> None:
+        """Which machine holds a shard that has no process here, as `holder` and `holder_link`."""
+        if self.phase == "elsewhere" and (self.holder, self.holder_link) != (holder, link):
+            self.holder, self.holder_link = holder, link
+            self._changed(self)
 
     async def stop(self, deadline_s: float) -> bool:
         """Send `Stop` and kill the child after `deadline_s`. Returns when it is gone, True if it ended by itself."""
@@ -414,6 +426,7 @@ class Child:
         """Mark the child as stopping: it is not restarted after its next death."""
         if not self._stop_requested.is_set():
             self._stop_requested.set()
+            self._wanted.set()
             self._apply(ChildEvent.STOP)
 
     def kill(self) -> None:
@@ -431,16 +444,6 @@ async def _send(link: ControlLink, message: Control) -> None:
 async def _when(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
-
-
-def describe(status: int) -> str:
-    """An exit status in words."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def now_ms() -> int:

@@ -2,8 +2,8 @@
 
 The supervisor makes a nonce and a key pair for the askers of this machine at each start. The roster, a child, publishes
 them, and reports the members of the service; the shards hear the askers of these. It decides what the shards are to do,
-too. All that is passed on here, and nothing is decided. When the roster dies, the ranks that it gave stay, and what it
-was giving away is kept.
+too, and which of them have a process here. All that is carried out here, and nothing is decided. When the roster dies,
+what it said stays, and what it was giving away is kept. Before it has said anything, the shards with files have one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from proto.ipc.control import Cluster, Control, Followed, Local, Members, Orders, Placement, StepDone
+from proto.ipc.control import (
+    HELD_ELSEWHERE,
+    Cluster,
+    Control,
+    Followed,
+    Local,
+    Members,
+    Orders,
+    Placement,
+    StepDone,
+    TakeOver,
+)
 from supervisor.config.settings import Settings
 from supervisor.process import listener
 from supervisor.process.child import Child
@@ -89,6 +100,8 @@ class Machines:
         self._roster: Child | None = None
         self._shards: Sequence[Child] = ()
         self.local = Local({})
+        self._taking: dict[int, bool] = {}
+        """Shards that were started to be taken over, and whether their processes know that."""
 
     def of_asker(self) -> Cluster:
         """For a gateway, which asks other machines."""
@@ -123,12 +136,33 @@ class Machines:
         orders = [self.orders(self._shards.index(child))] if child in self._shards else []
         return [self.members, *orders]
 
-    def join(self, roster: Child, shards: Sequence[Child]) -> None:
-        """The children that are to be heard."""
+    async def see_to(self, child: Child, stop_s: float) -> None:
+        """Tell a child what it has to hear, and end the process of a shard that is followed and not wanted."""
+        for message in self.news(child):
+            await child.tell(message)
+        index, wanted = self._shards.index(child) if child in self._shards else -1, self.placement.wanted
+        idle = index >= 0 and ((child.phase == "standby" and child.holder != "") or child.phase == "failed")
+        if child.state is ChildState.SERVING:
+            self._taking.pop(index, None)
+        elif child.state is ChildState.STARTING and self._taking.get(index) is False:
+            self._taking[index] = True
+            await child.tell(TakeOver())
+        elif wanted is not None and idle and index not in {*wanted, *self._taking}:
+            await child.rest(stop_s)
+
+    def join(self, roster: Child, shards: Sequence[Child], filled: Callable[[int], bool]) -> None:
+        """The children that are to be heard. `filled`: whether a shard has files."""
         self._roster, self._shards = roster, shards
         roster.heard = self.heard
         for index, shard in enumerate(shards):
             shard.heard = partial(self.heard_from, index)
+            if not filled(index):
+                shard.unwant()
+
+    def _holder(self, index: int) -> tuple[str, tuple[str, str]]:
+        """Which machine holds a shard, as a child that has no process names it."""
+        found = self.placement.holders[index]
+        return found.holder, (found.at, found.key)
 
     def saw(self, child: Child) -> None:
         """A child has changed. Its next process is not known to follow, and the next roster gives nothing away."""
@@ -140,6 +174,8 @@ class Machines:
             lags = {shard: lag for shard, lag in self.local.lags.items() if shard != index}
             self.local = replace(self.local, lags=lags)
             self._reported()
+        if child.phase == "elsewhere" and index < len(self.placement.holders):
+            child.holder, child.holder_link = self._holder(index)
 
     def heard(self, message: Control) -> None:
         """A message of the roster."""
@@ -148,6 +184,10 @@ class Machines:
             self._changed()
         elif isinstance(message, Placement):
             self.placement = message
+            for index, shard in enumerate(self._shards if message.wanted is not None else ()):
+                if index in (message.wanted or ()):
+                    shard.want()
+                shard.held_by(*self._holder(index))
             self._changed()
 
     def heard_from(self, index: int, message: Control) -> None:
@@ -159,6 +199,13 @@ class Machines:
             self.local = replace(self.local, done=message)
             self._reported()
 
+    def take_over(self) -> None:
+        """Have the shards that have no process here started, to take them over."""
+        for index, shard in enumerate(self._shards):
+            if shard.phase == "elsewhere":
+                self._taking[index] = False
+                shard.want()
+
     def leave(self) -> None:
         """Have all shards given away."""
         self.local = replace(self.local, leaving=True)
@@ -167,4 +214,4 @@ class Machines:
     @property
     def left(self) -> bool:
         """Whether that is done."""
-        return self.local.leaving and all(each.phase == "standby" and each.holder for each in self._shards)
+        return self.local.leaving and all(each.phase in HELD_ELSEWHERE and each.holder for each in self._shards)

@@ -191,6 +191,32 @@ class DataDir:
             boot = secrets.token_hex(16)  # never equal to another one
         return f"{boot}/{found.st_dev}/{found.st_ino}"
 
+    def check_whole(self, bucket: str) -> None:
+        """A directory of one of several machines may lack shards. Raises `DataDirError` if it is to be used with
+        another bucket, or with none, unless it held all shards last."""
+        if not (self.path / MACHINE).exists():
+            return
+        marks = [self._mark(index) for index in range(self.shards)]
+        others = {mark.get("url", bucket) for mark in marks} - {bucket}
+        if (others or not bucket) and not all(mark.get("held") for mark in marks):
+            raise DataDirError(
+                f"{self.path} is of one of several machines, and may lack shards, so TOPICS_BUCKET has to stay "
+                f"{', '.join(others) or 'as it was'}. For another bucket, or none, start the machine that was stopped "
+                "last, which has all shards, or make a directory by `topics restore --from` the bucket"
+            )
+
+    def _mark(self, index: int) -> dict[str, Any]:
+        """What the shard's process keeps of its bucket."""
+        try:
+            found = json.loads(read(self.path / shard_name(index) / "bucket.json"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def filled(self, index: int) -> bool:
+        """Whether a shard has files. Raises OSError."""
+        return any((self.path / shard_name(index)).iterdir())
+
     def close(self) -> None:
         _close(self.lock_fds)
 

@@ -33,7 +33,8 @@ from proto.ipc.gateway_figures import Accounts
 from proto.ipc.gateway_page import Page
 from proto.model.keys import Key
 from supervisor.process.audit_file import AuditFile
-from supervisor.process.child import Child, Launch
+from supervisor.process.child import Child
+from supervisor.process.launch import Launch
 from supervisor.process.states import FINAL, ChildState
 
 DRAIN_MARGIN_S = 2.0

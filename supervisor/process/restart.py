@@ -13,6 +13,7 @@ a shard's process that another machine replaces.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,3 +68,13 @@ def decide(deaths: Sequence[Death], now: float, limit: int) -> Again | TooOften:
 def hold_s(holds: int) -> float:
     """Seconds for which a child is held that was held `holds` times in a row before."""
     return min(FIRST_HOLD_S * 2.0 ** min(holds, 16), LONGEST_HOLD_S)
+
+
+def describe(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -36,11 +36,12 @@ from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings
 from supervisor.process import listener, reaper, rundir
 from supervisor.process.audit_file import AuditFile
-from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children
+from supervisor.process.child import Child
 from supervisor.process.cluster import Address, Machines
 from supervisor.process.datadir import DataDir, shard_name
 from supervisor.process.forks import GATEWAY, ROSTER, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
+from supervisor.process.launch import Launch, credentials_of_stores, environment_for_children
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.readiness import Readiness
@@ -103,7 +104,7 @@ class Service:
         self._in_hand = [in_hand.make() for _ in range(data.shards)]
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
-        self._seen: dict[str, tuple[ChildState, str, int, str, str]] = {}
+        self._seen: dict[str, tuple[object, ...]] = {}
         self._news: dict[str, trio.Event] = {}
         """By name of a child: set when it has to hear of others."""
         self._forks = forks
@@ -169,7 +170,7 @@ class Service:
             launch, vital = Launch(self._start_of_roster), lambda: machines.placement.refused
             self._roster = child(ROSTER, stores, "roster", lambda incarnation: launch, vital=vital)
             self._children.append(self._roster)
-            machines.join(self._roster, self._shards)
+            machines.join(self._roster, self._shards, self._data.filled)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
@@ -242,8 +243,7 @@ class Service:
             hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
             # The figures of several gateways come with their answers to the watchdog.
             if hang_ms or manager_s is not None or self._gateways.several:
-                hang_s = hang_ms / 1000 if hang_ms else None
-                self._watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
+                self._watchdog = Watchdog(hang_ms / 1000 or None, manager_s, self._children, self._notifier, self._log)
                 nursery.start_soon(self._watchdog.run, self._ending.is_set)
             nursery.start_soon(self._roll.run)
             if os.getpid() == 1:
@@ -283,6 +283,8 @@ class Service:
                 self._log.warning("taking_over", reason="an operator asks for it")
                 for shard in self._shards[: 1 if self._machines is None else None]:  # alone, shard 0 has the others go
                     await shard.tell(TakeOver())
+                if self._machines is not None:
+                    self._machines.take_over()
             elif number == signal.SIGRTMIN and self._machines is not None:
                 self._log.info("leaving", reason="an operator asks for it")
                 self._machines.leave()
@@ -393,8 +395,7 @@ class Service:
             if child not in self._gateways:
                 await child.tell(Askers(self.askers()))
             if self._machines is not None:
-                for message in self._machines.news(child):
-                    await child.tell(message)
+                await self._machines.see_to(child, self._settings.stop_timeout_ms / 1000)
             await child.tell(Shards(self.states()))
 
     def _changed(self, child: Child) -> None:
@@ -408,7 +409,7 @@ class Service:
             self._machines.saw(child)
             if self._machines.left:
                 self._end(EXIT_OK, "other machines hold all shards")
-        key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
+        key = (child.state, child.phase, child.incarnation, child.holder, child.holder_link, child.damage)
         if self._seen.get(child.name) == key:
             if of_gateway:
                 self._look_at_readiness()

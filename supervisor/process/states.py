@@ -6,6 +6,7 @@ serving   the child sent `Ready`
 leaving   the child hands its work over; the next process of it is started then
 waiting   the child died and is restarted after a pause
 held      the child cannot start, or died too often; it is restarted after a long pause
+elsewhere no process is wanted: another machine sees to the shard
 stopping  the child was asked to end
 ended     the child is gone, as requested
 failed    the child is gone and is not restarted
@@ -26,6 +27,7 @@ class ChildState(StrEnum):
     LEAVING = "leaving"
     WAITING = "waiting"
     HELD = "held"
+    ELSEWHERE = "elsewhere"
     STOPPING = "stopping"
     ENDED = "ended"
     FAILED = "failed"
@@ -37,11 +39,13 @@ class ChildEvent(StrEnum):
     READY = "ready"
     """The child sent `Ready`."""
     REPLACE = "replace"
-    """The process is to end, and another one to be started."""
+    """The process is to end, and another one to be started when one is wanted."""
     DIED = "died"
     """The process is gone."""
     STOP = "stop"
     """The service asked the child to end."""
+    REST = "rest"
+    """No process is wanted."""
     HOLD = "hold"
     """A child that is not vital died too often or sent `Failed`."""
     GIVE_UP = "give_up"
@@ -49,9 +53,14 @@ class ChildEvent(StrEnum):
 
 
 TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
-    ChildState.IDLE: {ChildEvent.SPAWN: ChildState.STARTING, ChildEvent.STOP: ChildState.ENDED},
+    ChildState.IDLE: {
+        ChildEvent.SPAWN: ChildState.STARTING,
+        ChildEvent.REST: ChildState.ELSEWHERE,
+        ChildEvent.STOP: ChildState.ENDED,
+    },
     ChildState.STARTING: {
         ChildEvent.READY: ChildState.SERVING,
+        ChildEvent.REPLACE: ChildState.LEAVING,
         ChildEvent.DIED: ChildState.WAITING,
         ChildEvent.STOP: ChildState.STOPPING,
     },
@@ -69,10 +78,16 @@ TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
     ChildState.WAITING: {
         ChildEvent.SPAWN: ChildState.STARTING,
         ChildEvent.STOP: ChildState.ENDED,
+        ChildEvent.REST: ChildState.ELSEWHERE,
         ChildEvent.HOLD: ChildState.HELD,
         ChildEvent.GIVE_UP: ChildState.FAILED,
     },
-    ChildState.HELD: {ChildEvent.SPAWN: ChildState.STARTING, ChildEvent.STOP: ChildState.ENDED},
+    ChildState.HELD: {
+        ChildEvent.SPAWN: ChildState.STARTING,
+        ChildEvent.REST: ChildState.ELSEWHERE,
+        ChildEvent.STOP: ChildState.ENDED,
+    },
+    ChildState.ELSEWHERE: {ChildEvent.SPAWN: ChildState.STARTING, ChildEvent.STOP: ChildState.ENDED},
     # A child may send `Ready` just before it reads `Stop`.
     ChildState.STOPPING: {
         ChildEvent.READY: ChildState.STOPPING,

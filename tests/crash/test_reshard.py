@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from proto.model.limits import Limits
 from proto.model.names import shard_of
-from shardd.offline.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
+from shardd.offline.reshard import DECISION, MACHINE, MANIFEST, STAGING, Reshard, shard_name
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage import catalog
@@ -215,6 +215,15 @@ def test_a_file_that_does_not_belong_stops_it(tier: Path, place: str) -> None:
     assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
     disk.remove(path)
     assert reshard(disk, 3, cold_dir="/cold") == 3
+
+
+def test_a_directory_that_may_lack_shards_stops_it() -> None:
+    disk = loaded(2)
+    disk.create(DATA / MACHINE).sync()
+    with pytest.raises(RecoveryError, match="one of several machines"):
+        reshard(disk, 3)
+    disk.remove(DATA / MACHINE)
+    assert reshard(disk, 3) == 3
 
 
 def test_a_folder_with_what_only_this_machine_had_stops_it() -> None:

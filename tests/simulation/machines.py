@@ -39,7 +39,7 @@ ENDS_AT = 120.0
 QUIET_S = 3.0
 """For so long everything has to stay as it is, to be settled."""
 MOST_MACHINES = 5
-VOID, PATIENCE, CALM = 8.0, 1.5, 15.0
+VOID, PATIENCE, CALM, KEEP = 8.0, 1.5, 15.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Node(Process):
 
     def start(self) -> None:
         self.incarnation += 1
-        timing = RosterTiming(self.time_to_live, VOID, PATIENCE, CALM)
+        timing = RosterTiming(self.time_to_live, VOID, PATIENCE, CALM, KEEP)
         nonce = f"{self.number}.{self.incarnation}"
         self.roster = self.cluster.flaws.roster(self.machine, nonce, self.place, len(self.seats), timing)
 
@@ -111,7 +111,7 @@ class Node(Process):
         if roster.state is RosterState.REFUSED:
             self.cluster.refused(self)
             return
-        wanted = roster.wanted()
+        wanted = roster.wanted(self.now)
         for seat in self.seats:
             index = seat.shard.index
             if seat.replica is not None:
@@ -129,6 +129,7 @@ class Node(Process):
         roster.held = {
             seat.shard.index: seat.replica.term for seat in self.seats if seat.replica is not None and seat.holds
         }
+        roster.runs = {seat.shard.index for seat in self.seats if seat.replica is not None}
         roster.lags = {seat.shard.index: seat.lag for seat in self.seats if seat.replica is not None and not seat.holds}
 
     def refuses(self, seat: Seat) -> bool:

@@ -12,8 +12,10 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     hang-up       ready, then closes its control socket and lives on
     mute          ready, answers no Ping
     follows       in phase standby: another machine holds the shard
+    follows-on    the same, and ignores Stop
     members       ready, and reports MEMBERS
     places        ready, and has decided that shard 1 is to be given away
+    wants-0-2     ready, and has decided that shards 0 and 2 are to have processes, and that HELD holds the others
     refused       is a roster on a copy of a data directory
     keeps         ready, never done with what it has in hand when it retires
     nonsense      sends bytes that are no message
@@ -40,6 +42,7 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    Holder,
     Keys,
     KeysTaken,
     Members,
@@ -58,6 +61,7 @@ from proto.process.orphan import die_with_parent
 
 MEMBERS = {"a key": "mOther"}
 STEP = Step(1, 5, 3, "ending")
+HELD = Holder("http://c", "tcp://c:1", "another key")
 
 
 def run() -> int:
@@ -104,10 +108,13 @@ def run() -> int:
                     pass
                 case Start(), "nonsense":
                     control.sendall(b"\4\0\0\0nope")
-                case Start(), "follows":
+                case Start(), "follows" | "follows-on":
                     say(Progress("standby", 0, 0, "http://b", 0, "", "tcp://b:1", "the key"))
                 case Start(), "places":
                     say(Ready(), Placement([0, 1], STEP))
+                case Start(), _ if behaviour.startswith("wants"):
+                    wanted = [int(index) for index in behaviour.split("-")[1:]]
+                    say(Ready(), Placement([0, 0], wanted=wanted, holders=[HELD, HELD]))
                 case Start(), "refused":
                     say(Ready(), Placement([], refused=True), Failed("a copy"))
                     return 3
@@ -130,7 +137,7 @@ def run() -> int:
                     pass
                 case Drain() | Retire(), _:
                     say(Drained())
-                case Stop(), "stubborn":
+                case Stop(), "stubborn" | "follows-on":
                     time.sleep(60)
                 case Stop(), _:
                     return 0

@@ -75,6 +75,14 @@ def test_a_cold_tier_alone_has_ids_for_names(scene: Scene) -> None:
     assert {(seq, value) for _, seq, value in rows} < hot
 
 
+def test_a_directory_of_one_of_several_machines_that_lacks_a_shard_is_refused(scene: Scene) -> None:
+    (scene.path.parent / "machine.json").write_text('{"machine": "one"}')
+    assert read(scene.path.parent, coldPath=str(scene.cold)) == everything(scene)
+    (scene.path / "wal").rename(scene.path / "aside-1")
+    with pytest.raises(NotADataDirectory, match="shard-00"):
+        read(scene.path.parent, coldPath=str(scene.cold))
+
+
 def test_what_is_nothing_of_the_kind_is_refused(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(NotADataDirectory, match="nor a backup"):
         read(tmp_path)

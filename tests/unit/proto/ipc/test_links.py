@@ -92,7 +92,7 @@ async def test_a_shard_of_this_machine_takes_the_place_of_the_holder() -> None:
         await until(lambda: reaches(links))
 
 
-@pytest.mark.parametrize("phase", ["down", "open", "standby", "failed"])
+@pytest.mark.parametrize("phase", ["down", "open", "standby", "failed", "elsewhere"])
 async def test_while_the_process_that_follows_the_shard_is_away_the_link_to_the_holder_stays(phase: str) -> None:
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
@@ -117,7 +117,7 @@ async def test_a_lost_link_is_not_made_again_when_the_shard_has_no_holder_any_mo
         assert len(there.names) == 1
 
 
-@pytest.mark.parametrize("phase", ["down", "failed"])
+@pytest.mark.parametrize("phase", ["down", "failed", "elsewhere"])
 async def test_a_process_that_follows_the_shard_and_cannot_start_keeps_no_holder_from_being_reached(phase: str) -> None:
     async with holder() as there, asker(there) as links:
         await until(lambda: reaches(links))
@@ -155,6 +155,28 @@ async def test_who_is_waited_for() -> None:
         assert links.unheld(0)
         links.update([ShardState(0, "standby", holder="http://b")])
         assert not links.returns(0), "a machine that hears no other one"
+
+
+async def test_a_shard_without_a_process_here_may_have_moved_while_its_holder_is_not_reached() -> None:
+    async with holder() as there, holder() as heir, asker(there) as links:
+        links.update([replace(there.state(), phase="elsewhere")])
+        await until(lambda: reaches(links))
+        assert not links.unheld(0)
+        there.cable.whole = False
+        there.cable.end_all()
+        await until(lambda: not reaches(links))
+        assert links.unheld(0)
+        assert links.returns(0)
+        with pytest.raises(TopicsError, match="http://b holds shard 0"):
+            links.to(0)
+        links.update([replace(heir.state(), phase="elsewhere")])
+        await until(lambda: reaches(links))
+        assert not links.unheld(0)
+        links.update([ShardState(0, "elsewhere")])
+        heir.cable.end_all()
+        await until(lambda: not reaches(links))
+        with pytest.raises(TopicsError, match="no machine holds shard 0"):
+            links.to(0)
 
 
 async def test_without_a_cluster_a_standby_waits_for_no_holder() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 import trio
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from proto.ipc.control import (
     Cluster,
     Control,
     Failed,
+    Holder,
     Local,
     Members,
     Ping,
@@ -36,9 +38,11 @@ from proto.ipc.control import (
 from proto.ipc.control_link import ControlLink
 from proto.model.limits import Limits
 from shardd.process import roster
-from shardd.replication.attach import FORMAT, Service, Term
+from shardd.replication.attach import FORMAT, Mark, Service, Term, write_mark
 from shardd.replication.names import ShardNames
 from shardd.roster.members import Member
+from shardd.roster.roster import Roster
+from shardd.storage.disk import RealDisk
 
 CREATED_MS = 77
 SHARDS = 2
@@ -62,7 +66,7 @@ class Scene:
 
     def members(self) -> list[Member]:
         found = (self.bucket / "members").glob("*")
-        return [msgspec.json.decode(each.read_bytes(), type=Member) for each in found if each.suffix == ""]
+        return [msgspec.json.decode(each.read_bytes(), type=Member) for each in found if "#" not in each.name]
 
     def other(self, beat: int, **fields: Any) -> None:
         """Write the object of another machine."""
@@ -75,8 +79,8 @@ class Scene:
         path.with_name("temporary").write_bytes(msgspec.json.encode(content))
         path.with_name("temporary").replace(path)
 
-    def term(self, shard: int, term: int, member: str) -> None:
-        self.put(ShardNames(shard).term(term), Term(term, f"{term:032d}", "host", 0, member=member))
+    def term(self, shard: int, term: int, member: str, **fields: Any) -> None:
+        self.put(ShardNames(shard).term(term), Term(term, f"{term:032d}", "host", 0, member=member, **fields))
 
     async def decides(self, expected: Callable[[Placement], object]) -> Placement:
         """The first placement of which that is true. Another machine is seen to live meanwhile."""
@@ -150,9 +154,54 @@ async def test_a_bucket_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch
 
 async def test_a_machine_that_is_alone_claims_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, monkeypatch) as there:
-        assert (await there.receive(Placement)) == Placement([math.inf] * 2), "the others do not see it yet"
-        await there.decides(lambda found: found == Placement([0, 0]))
+        first = await there.receive(Placement)
+        assert isinstance(first, Placement)
+        assert (first.ranks, first.wanted) == ([math.inf] * 2, []), "the others do not see it yet"
+        await there.decides(lambda found: (found.ranks, found.wanted) == ([0, 0], [0, 1]))
         await there.link.send(Stop())
+
+
+async def test_the_holders_of_shards_that_do_not_run_here_are_named_as_long_as_they_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        there.term(1, 5, "two", address="http://two", endpoint="tcp://two:1", key="the key", ttl_ms=600)
+        named, over = (Holder(address, "tcp://two:1", "the key") for address in ("http://two", ""))
+        await there.decides(lambda found: found.holders == [Holder(), named])
+        await there.decides(lambda found: found.holders == [Holder(), over])
+        (there.bucket / ShardNames(1).alive(5)).parent.mkdir(parents=True)
+        (there.bucket / ShardNames(1).alive(5)).write_bytes(b"1")
+        await there.decides(lambda found: found.holders == [Holder(), named])
+        await there.link.send(Shards([ShardState(shard, "standby") for shard in range(SHARDS)]))
+        await there.link.send(Stop())
+
+
+async def test_files_of_shards_that_are_not_needed_are_removed_if_the_bucket_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Roster, "spare", lambda self, now: {0, 1, 7})
+    monkeypatch.setattr(roster, "TIDY_S", 0.01)
+    url = (tmp_path / "bucket").as_uri()
+    with structlog.testing.capture_logs() as lines:
+        async with running(tmp_path, monkeypatch) as there:
+            for shard in range(SHARDS):
+                path = tmp_path / "data" / f"shard-{shard:02d}"
+                (path / "topics").mkdir(parents=True)
+                (path / "topics" / "x").write_bytes(b"?")
+                write_mark(RealDisk(), path, Mark(url, "l", part=0))
+                there.term(shard, 5, "one" if shard == 0 else "two")
+            await there.receive(Ready)
+            await there.link.send(Shards([ShardState(shard, "elsewhere") for shard in range(SHARDS)]))
+            with trio.fail_after(60):
+                while not {"files_kept", "files_removed"} <= {each["event"] for each in lines}:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await there.link.send(Stop())
+    assert {each["event"]: each["shard"] for each in lines if each["event"].startswith("files_")} == {
+        "files_kept": 0,
+        "files_removed": 1,
+    }
+    assert list((tmp_path / "data" / "shard-01").iterdir()) == []
+    assert (tmp_path / "data" / "shard-00" / "topics" / "x").exists()
 
 
 @asynccontextmanager

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import trio
 
-from shardd.replication.attach import FORMAT, Service
+from shardd.replication.attach import FORMAT, Service, Term
 from shardd.replication.members import Member, publish
 from shardd.replication.membership import Membership
-from shardd.replication.names import NODES, SERVICE
+from shardd.replication.names import NODES, SERVICE, ShardNames
 from shardd.replication.nodes import Nodes
 from shardd.replication.store import StoreError, Unreachable
 from shardd.roster.members import RosterTiming
@@ -140,6 +140,18 @@ async def test_nothing_is_written_into_the_bucket_of_another_service() -> None:
             assert not [name for name in store.objects if name.startswith("members/")]
             store.objects[SERVICE] = bucket().objects[SERVICE]
             await until(lambda store=store: "members/a" in store.objects)
+
+
+async def test_the_next_term_of_a_shard_without_a_process_here_is_seen_between_two_looks() -> None:
+    store, names = bucket(), [ShardNames(shard) for shard in range(SHARDS)]
+    async with running(store, ttl_s=10_000) as (membership, _):
+        membership.roster.runs = {1}
+        await until(lambda: "members/a" in store.objects)
+        for number in (1, 2):
+            term = msgspec.json.encode(Term(number, f"n{number}", "host", 0, member="b"))
+            store.objects[names[0].term(number)] = term
+            await until(lambda number=number: membership.roster.holders[0].term == number)
+        assert not [name for _, name in store.calls if name == names[1].term(1)], "its process sees to that"
 
 
 async def test_a_machine_that_stops_is_a_member_no_more() -> None:

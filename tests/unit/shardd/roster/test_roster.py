@@ -11,10 +11,10 @@ import pytest
 from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming
 from shardd.roster.moves import Move
-from shardd.roster.placement import ranks
+from shardd.roster.placement import next_transfer, ranks
 from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
 
-TIMING = RosterTiming(time_to_live=9.0, void=60.0)
+TIMING = RosterTiming(time_to_live=9.0, void=60.0, keep=60.0, spare=600.0)
 SHARDS = 4
 
 
@@ -100,7 +100,7 @@ def test_a_machine_without_an_object_is_a_member_at_once() -> None:
 
 def test_before_it_is_a_member_a_machine_runs_and_claims_nothing() -> None:
     roster = Scene("a").rosters["a"]
-    assert roster.wanted() == set()
+    assert roster.wanted(0) == set()
     assert roster.rank(0) == math.inf
 
 
@@ -108,7 +108,7 @@ def test_a_restart_at_the_same_place_is_a_member_at_once(pair: Scene) -> None:
     again = pair.roster("a", "second start", "a place")
     pair.turns(again)
     assert again.state is RosterState.ADMITTED
-    assert again.wanted() == set(range(SHARDS)), "what the directory held"
+    assert again.wanted(pair.now) == set(range(SHARDS)), "what the directory held"
 
 
 def test_a_copied_directory_is_refused_while_the_original_lives(pair: Scene) -> None:
@@ -117,14 +117,14 @@ def test_a_copied_directory_is_refused_while_the_original_lives(pair: Scene) -> 
     assert copy.state is RosterState.REFUSED
     assert copy.tick(pair.now + 99, 0) is None
     assert pair.bucket.members["a"].nonce == "a start", "it wrote nothing"
-    assert copy.wanted() == set()
+    assert copy.wanted(pair.now) == set()
 
 
 def test_a_directory_that_was_moved_is_a_member_after_the_time_to_live(pair: Scene) -> None:
     del pair.rosters["a"]
     pair.rosters["moved"] = moved = pair.roster("a", "another start", "elsewhere")
     pair.wait(9)
-    assert moved.wanted() == set()
+    assert moved.wanted(pair.now) == set()
     pair.wait(3)
     assert moved.state is RosterState.ADMITTED
 
@@ -158,10 +158,10 @@ def test_a_machine_runs_what_it_holds_and_follows_what_it_is_the_second_for() ->
     scene = Scene("a", "b", "c")
     scene.hold("a", *range(SHARDS))
     scene.wait(9)
-    assert scene.rosters["a"].wanted() == set(range(SHARDS))
+    assert scene.rosters["a"].wanted(scene.now) == set(range(SHARDS))
     for shard in range(SHARDS):
         second = ranks(shard, scene.rosters["a"].members.standings(scene.now), "a")[0]
-        assert shard in scene.rosters[second].wanted()
+        assert shard in scene.rosters[second].wanted(scene.now)
         assert {name: roster.rank(shard) for name, roster in scene.rosters.items()}[second] == 0
         assert scene.rosters["a"].rank(shard) == 2
 
@@ -173,8 +173,122 @@ def test_when_holder_and_second_are_away_the_next_one_follows_and_claims() -> No
     del scene.rosters["a"], scene.rosters["b"]
     scene.wait(21)
     last = scene.rosters["c"]
-    assert last.wanted() == set(range(SHARDS))
+    assert last.wanted(scene.now) == set(range(SHARDS))
     assert [last.rank(shard) for shard in range(SHARDS)] == [0] * SHARDS
+
+
+@pytest.fixture
+def three() -> Scene:
+    """Machine a holds all shards, b and c are there."""
+    scene = Scene("a", "b", "c")
+    scene.hold("a", *range(SHARDS))
+    scene.wait(9)
+    return scene
+
+
+def run(scene: Scene, machine: str) -> set[int]:
+    """Start and end processes as the roster of a machine wants it."""
+    roster = scene.rosters[machine]
+    roster.runs = set(roster.wanted(scene.now))
+    return roster.runs
+
+
+def needs(scene: Scene, machine: str) -> set[int]:
+    """What a machine holds, claims first, and is to be given next."""
+    roster, holders = scene.rosters[machine], [each.machine for each in scene.bucket.holders]
+    found = {shard for shard in range(SHARDS) if holders[shard] == machine or roster.rank(shard) == 0}
+    coming = next_transfer(roster.members.standings(scene.now), holders)
+    return found | {coming.shard} if coming is not None and coming.target == machine else found
+
+
+def test_a_machine_runs_what_it_needs_and_no_more(three: Scene) -> None:
+    for machine, roster in three.rosters.items():
+        assert roster.wanted(three.now) == needs(three, machine)
+    assert three.rosters["b"].wanted(three.now) | three.rosters["c"].wanted(three.now) == set(range(SHARDS))
+    assert three.rosters["b"].wanted(three.now) != set(range(SHARDS))
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 9])
+def test_as_many_machines_follow_a_shard_as_are_to(seconds: int) -> None:
+    scene = Scene("a", "b", "c", "d")
+    for machine in scene.rosters:
+        scene.rosters[machine] = Roster(machine, "n", f"{machine} place", SHARDS, TIMING, seconds=seconds)
+        scene.hold(machine, "abcd".index(machine))
+    scene.wait(9)
+    for shard in range(SHARDS):
+        run = [machine for machine, roster in scene.rosters.items() if shard in roster.wanted(scene.now)]
+        assert len(run) == min(1 + seconds, 4)
+
+
+def test_a_shard_that_need_not_run_any_more_runs_on_for_a_while(three: Scene) -> None:
+    before = set(run(three, "a"))
+    assert before == set(range(SHARDS))
+    three.rosters["a"].held.clear()
+    three.hold("b", *range(SHARDS), term=2)
+    for _ in range(6):
+        three.wait(9)
+        assert run(three, "a") == before
+    three.wait(9)
+    assert run(three, "a") == needs(three, "a") < before
+
+
+def test_a_need_that_comes_and_goes_ends_and_starts_nothing(three: Scene) -> None:
+    shard = min(set(range(SHARDS)) - run(three, "b"))
+    for turn in range(12):
+        three.bucket.holders[shard] = Held(2 + turn, "b" if turn % 2 else "a")
+        three.wait(30)
+        assert (shard in run(three, "b")) == (turn > 0)
+
+
+def test_the_next_roster_keeps_what_runs_and_starts_nothing_else(three: Scene) -> None:
+    three.wait(100)
+    again = three.rosters["b"] = three.roster("b")
+    again.runs = {0}
+    assert again.wanted(three.now) == {0}, "it has not looked"
+    three.turns(again)
+    assert again.wanted(three.now) == needs(three, "b") | {0}
+    three.wait(63)
+    assert again.wanted(three.now) == needs(three, "b")
+
+
+def test_files_may_go_after_a_day_without_need_if_another_machine_holds_the_shard(three: Scene) -> None:
+    roster = three.rosters["b"]
+    shard = min(set(range(SHARDS)) - run(three, "b"))
+    three.wait(TIMING.spare - 30)
+    assert roster.spare(three.now) == set()
+    three.wait(60)
+    assert shard in roster.spare(three.now)
+    assert not roster.spare(three.now) & roster.wanted(three.now)
+    roster.runs = {shard}
+    assert shard not in roster.spare(three.now), "it has a process"
+    roster.runs = set()
+    for holder in (Held(), Held(5, "b")):
+        three.bucket.holders[shard] = holder
+        three.wait(3)
+        assert shard not in roster.spare(three.now)
+    assert three.roster("b").spare(three.now) == set(), "it has not looked"
+
+
+def test_a_term_without_a_sign_of_life_for_the_time_to_live_is_over(three: Scene) -> None:
+    roster = three.rosters["b"]
+    roster.runs = {1}
+    signs = [replace(Held(1, "a", 0, 0.0), ttl_s=ttl_s) for ttl_s in (0.0, 0.0, 20.0, 0.0)]
+    for beat in range(4):
+        three.bucket.holders = [*signs[:3], replace(signs[3], alive=beat)]
+        three.wait(3)
+    assert roster.over == {0}, "1 runs here, 2 has a longer time to live, 3 lives"
+    three.wait(12)
+    assert roster.over == {0, 2, 3}
+    three.bucket.holders[0] = Held(2, "c")
+    three.wait(3)
+    assert roster.over == {2, 3}
+
+
+def test_a_later_term_has_the_roster_look_at_once(three: Scene) -> None:
+    roster = three.rosters["b"]
+    assert three.step(roster) is None
+    roster.look_again()
+    assert isinstance(three.step(roster), LookAround)
 
 
 def test_two_views_of_the_members_give_two_orders_and_no_more() -> None:
@@ -261,7 +375,7 @@ def test_the_whole_way(pair: Scene) -> None:
     pair.hold("b", shard, term=2)
     pair.wait(3)
     assert not giver.refuses(shard)
-    assert shard in giver.wanted(), "it follows, as the second"
+    assert shard in giver.wanted(pair.now), "it follows, as the second"
     pair.wait(3)
     assert pair.rosters["b"].move == pair.bucket.moves[2]
     assert pair.bucket.moves[2].shard != shard
@@ -329,5 +443,5 @@ def test_a_machine_that_leaves_gives_all_its_shards_away_and_claims_none(pair: S
         del leaver.held[handover.move.shard]
         pair.hold("b", handover.move.shard, term=term)
     pair.wait(6)
-    assert leaver.wanted() == set()
+    assert leaver.wanted(pair.now) == set()
     assert leaver.rank(0) == math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication import role
-from shardd.replication.attach import Mark, Mismatch, write_mark
+from shardd.replication.attach import Mark, Mismatch, read_mark, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
 from shardd.replication.objects import Objects
 from shardd.shard import open_shard
@@ -206,6 +206,77 @@ def test_a_restore_that_died_is_made_again(holder: Shipped, tmp_path: Path) -> N
     assert not (standby.path / "topics").exists()
     assert standby.follow() is Result.DONE
     assert contents(standby.opened()) == contents(holder)
+
+
+def marked(standby: Files, **fields: object) -> None:
+    """Change the mark of a directory that no process uses."""
+    mark = read_mark(standby.disk, standby.path)
+    assert mark is not None
+    write_mark(standby.disk, standby.path, replace(mark, **fields))
+
+
+def followed(store: MemoryStore, path: Path, disk: Disk | None = None) -> Files:
+    """A directory as the process leaves it that followed the shard to its end."""
+    standby = Files(store, path, disk)
+    assert standby.follow() is Result.DONE
+    standby.closed.keep(standby.position)
+    standby.closed.close()
+    return standby
+
+
+def test_files_that_the_bucket_has_are_removed_and_made_again_from_it(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 5)
+    followed(holder.store, tmp_path)
+    (tmp_path / "shard-00" / "aside-1").mkdir()
+    assert Files(holder.store, tmp_path).closed.clear()
+    assert [path.name for path in (tmp_path / "shard-00").iterdir()] == ["aside-1"], "what was set aside stays"
+    again = Files(holder.store, tmp_path)
+    assert again.follow() is Result.DONE
+    assert contents(again.opened()) == contents(holder)
+
+
+@pytest.mark.parametrize("why", ["not kept", "own frames", "held", "in no frame", "seqs", "another bucket", "no mark"])
+def test_files_stay_if_something_in_them_may_be_in_no_bucket(holder: Shipped, tmp_path: Path, why: str) -> None:
+    written(holder, 3)
+    standby = followed(holder.store, tmp_path)
+    if why == "not kept":
+        written(holder, 2, 3)
+        last = Files(holder.store, tmp_path)
+        assert last.follow() is Result.DONE
+        last.closed.close()
+    elif why == "own frames":
+        shard = standby.opened()
+        shard.append("a", "of its own")
+        shard.shard.commits.sync_now()
+        shard.shard.close()
+    elif why == "no mark":
+        (standby.path / "bucket.json").unlink()
+    else:
+        changed = {"held": "held", "in no frame": "unshipped", "seqs": "skips", "another bucket": "url"}[why]
+        marked(standby, **{changed: "file:///other" if changed == "url" else True})
+    before = sorted(path for path in standby.path.rglob("*") if path.is_file() and path.suffix == ".log")
+    assert not Files(holder.store, tmp_path).closed.clear()
+    assert sorted(path for path in standby.path.rglob("*") if path.suffix == ".log") == before != []
+
+
+def test_a_removal_that_died_anywhere_leaves_a_directory_that_can_follow(holder: Shipped) -> None:
+    written(holder, 3)
+    whole = followed(holder.store, SHARD.parent, FaultDisk())
+    assert isinstance(whole.disk, FaultDisk)
+    last = 0
+    while True:
+        disk = whole.disk.after_crash("process")
+        files = Files(holder.store, SHARD.parent, disk)
+        disk.crash_at = len(disk.calls) + last
+        try:
+            assert files.closed.clear()
+            break
+        except Crash:
+            last += 1
+        again = Files(holder.store, SHARD.parent, disk.after_crash("drop"))
+        assert again.follow() is Result.DONE
+        assert contents(again.opened()) == contents(holder), f"after call {last}"
+    assert last > 5
 
 
 def test_a_mark_of_a_later_release_is_refused_and_nothing_is_taken_for_whole(holder: Shipped, tmp_path: Path) -> None:

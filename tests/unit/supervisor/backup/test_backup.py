@@ -145,3 +145,10 @@ def test_only_as_much_is_copied_as_there_was(tmp_path: Path) -> None:
     with open(tmp_path / "a", "rb") as source:
         copy_file(source.fileno(), tmp_path / "b", 4)
     assert (tmp_path / "b").read_bytes() == b"0123"
+
+
+def test_a_directory_that_may_lack_shards_is_refused(data: Path) -> None:
+    (data / "machine.json").write_text('{"machine": "one"}')
+    with pytest.raises(BackupError, match="one of several machines"):
+        made(data)
+    assert not (data.parent / "backups").exists()

@@ -1,14 +1,17 @@
-"""A child: started again after its death, killed when it hangs or does not stop."""
+"""A child: started again after its death, killed when it hangs or does not stop, ended where it is not wanted."""
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 import trio
 
-from tests.unit.supervisor.process.test_service import DEADLINE_S, Stage, eventually, run, signal_self
+from supervisor.process.forks import ROSTER
+from tests.support import fake_child
+from tests.unit.supervisor.process.test_service import CLUSTER, DEADLINE_S, Stage, eventually, run, signal_self
 
 
 async def test_a_child_that_dies_is_started_again_with_a_new_endpoint(stage: Stage) -> None:
@@ -75,3 +78,107 @@ async def test_a_child_that_hangs_up_but_lives_on_is_killed(stage: Stage, monkey
     with trio.fail_after(DEADLINE_S):
         assert await stage.service(gateway="hang-up", restart_limit=0).run() == 1
     stage.assert_nobody_left()
+
+
+def shard(stage: Stage, index: int = 1) -> dict[str, Any]:
+    found: dict[str, Any] = stage.status()["children"][f"shard-{index:02d}"]
+    return found
+
+
+def decides(stage: Stage, behaviour: str) -> None:
+    """The next roster decides something else."""
+    stage.forks.behaviours[ROSTER] = behaviour
+    os.kill(stage.status()["children"]["roster"]["pid"], signal.SIGKILL)
+
+
+async def test_a_shard_that_is_followed_and_not_wanted_has_no_process_until_it_is(stage: Stage) -> None:
+    def told() -> list[tuple[str, str]]:
+        states = [entry[1]["states"][1] for entry in stage.received("gateway-0") if entry[1].get("states")]
+        return [(each["phase"], each["holder_key"]) for each in states]
+
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            service = stage.service(shard="follows:1", roster="wants-0", cluster=CLUSTER)
+            nursery.start_soon(run, service, statuses)
+            await stage.ready.wait()
+            await eventually(lambda: shard(stage)["state"] == "elsewhere")
+            found = shard(stage)
+            assert (found["phase"], found["pid"], found["holder"]) == ("elsewhere", None, fake_child.HELD.holder)
+            assert shard(stage, 0)["state"] == "serving"
+            assert stage.status()["ready"], "its holder is known"
+            await eventually(lambda: told()[-1] == ("elsewhere", fake_child.HELD.key))
+            (stage.path / "mended").touch()
+            decides(stage, "wants-0-1")
+            await eventually(lambda: shard(stage)["state"] == "serving")
+            assert shard(stage)["incarnation"] == 2
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    phases = [phase for phase, _ in told()]
+    assert "stopping" not in phases[: phases.index("elsewhere")], "its link to the holder stays"
+    assert [entry[0] for entry in stage.received("shard-1")].count("Stop") == 2
+    stage.assert_nobody_left()
+
+
+async def test_shards_without_files_wait_for_the_roster_and_a_stop_ends_the_wait(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            service = stage.service(roster="members", cluster=CLUSTER, filled=False)
+            nursery.start_soon(run, service, statuses)
+            await eventually((stage.path / "roster-0.log").exists)
+            await eventually(lambda: [shard(stage, index)["state"] for index in (0, 1)] == ["elsewhere"] * 2)
+            assert not stage.status()["ready"]
+            start = stage.received("roster-0")[0][1]
+            assert [state["phase"] for state in start["states"]] == ["elsewhere"] * 2, "they are not taken to run"
+            decides(stage, "wants-1")
+            await eventually(lambda: shard(stage)["state"] == "serving")
+            await stage.ready.wait()
+            assert shard(stage, 0)["state"] == "elsewhere"
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert not (stage.path / "shard-0.log").exists(), "it had no process"
+    stage.assert_nobody_left()
+
+
+async def test_a_shard_that_cannot_start_and_is_not_wanted_is_no_fault(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.process.restart.FIRST_HOLD_S", 0.1)
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="fail:1", roster="wants-0", cluster=CLUSTER), statuses)
+            await eventually((stage.path / "roster-0.log").exists)
+            await eventually(lambda: shard(stage)["state"] == "elsewhere")
+            await eventually(lambda: stage.status()["ready"])
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+
+
+async def test_a_process_that_is_not_wanted_and_does_not_stop_is_killed(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            service = stage.service(shard="follows-on:1", roster="wants-0", cluster=CLUSTER, stop_timeout_ms=100)
+            nursery.start_soon(run, service, statuses)
+            await stage.ready.wait()
+            await eventually(lambda: shard(stage)["state"] == "elsewhere")
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    stage.assert_nobody_left()
+
+
+async def test_a_takeover_starts_a_shard_that_has_no_process(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            service = stage.service(shard="follows:1", roster="wants-0", cluster=CLUSTER)
+            nursery.start_soon(run, service, statuses)
+            await stage.ready.wait()
+            await eventually(lambda: shard(stage)["state"] == "elsewhere")
+            signal_self(signal.SIGUSR1)
+            await eventually(lambda: shard(stage)["phase"] == "standby")
+            await eventually(lambda: "TakeOver" in [entry[0] for entry in stage.received("shard-1")])
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]

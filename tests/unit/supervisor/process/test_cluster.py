@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proto.ipc.control import Control, Followed, Local, Machine, Members, Orders, Ping, Placement, Step, StepDone
+from proto.ipc.control import (
+    Control,
+    Followed,
+    Holder,
+    Local,
+    Machine,
+    Members,
+    Orders,
+    Ping,
+    Placement,
+    Step,
+    StepDone,
+    TakeOver,
+)
 from supervisor.config.settings import Settings
 from supervisor.process.cluster import Address, Machines, address
 from supervisor.process.datadir import DataDir, Manifest
@@ -81,8 +94,29 @@ class FakeChild:
     """What `Machines` looks at of a child."""
 
     def __init__(self, state: ChildState = ChildState.SERVING, phase: str = "ready", holder: str = "") -> None:
-        self.state, self.phase, self.holder = state, phase, holder
+        self.state, self.phase, self.holder, self.holder_link = state, phase, holder, ("", "")
         self.heard: Any = None
+        self.did: list[Any] = []
+
+    async def tell(self, message: Control) -> None:
+        self.did.append(message)
+
+    async def rest(self, deadline_s: float) -> None:
+        self.did.append("rest")
+
+    def want(self) -> None:
+        self.did.append("want")
+
+    def unwant(self) -> None:
+        self.did.append("unwant")
+
+    def held_by(self, holder: str, link: tuple[str, str]) -> None:
+        self.did.append((holder, *link))
+
+    def done(self) -> list[Any]:
+        """What it was to do since the last question, besides what it was told in any case."""
+        did, self.did = self.did, []
+        return [each for each in did if not isinstance(each, Members | Orders)]
 
 
 class Scene:
@@ -94,7 +128,7 @@ class Scene:
         changed, reported = lambda: self.told.append("shards"), lambda: self.told.append("roster")
         self.machines: Any = Machines(at, changed, reported)
         self.roster, self.shards = FakeChild(), [FakeChild(), FakeChild()]
-        self.machines.join(self.roster, self.shards)
+        self.machines.join(self.roster, self.shards, lambda index: index == 0)
 
     def news(self, child: FakeChild) -> list[Control]:
         found: list[Control] = self.machines.news(child)
@@ -107,6 +141,8 @@ def scene() -> Scene:
 
 
 STEP = Step(1, 7, 3, "saving")
+HOLDERS = [Holder(), Holder("http://b", "tcp://b:1", "key")]
+PLACED = Placement([0, 2], wanted=[0], holders=HOLDERS)
 
 
 def test_a_shard_is_to_claim_nothing_before_the_roster_has_said_so(scene: Scene) -> None:
@@ -151,11 +187,89 @@ def test_the_roster_hears_what_the_shards_report_until_they_follow_no_more(scene
     assert scene.told == ["roster"] * 3
 
 
+async def seen_to(scene: Scene, index: int) -> list[Any]:
+    await scene.machines.see_to(scene.shards[index], 1.0)
+    return scene.shards[index].done()
+
+
+async def test_before_the_roster_has_decided_shards_with_files_have_processes(scene: Scene) -> None:
+    assert [shard.done() for shard in scene.shards] == [[], ["unwant"]]
+    scene.shards[0].phase, scene.shards[0].holder = "standby", "http://b"
+    scene.machines.saw(scene.shards[0])
+    assert await seen_to(scene, 0) == []
+    scene.roster.heard(Placement([0, 2]))
+    assert [await seen_to(scene, index) for index in (0, 1)] == [[], []]
+
+
+async def test_a_shard_is_started_when_it_is_wanted_and_the_holder_of_another_is_known(scene: Scene) -> None:
+    for shard in scene.shards:
+        shard.done()
+    scene.roster.heard(PLACED)
+    held = [(each.holder, each.at, each.key) for each in HOLDERS]
+    assert [shard.done() for shard in scene.shards] == [["want", held[0]], [held[1]]]
+    scene.shards[1].phase = "elsewhere"
+    scene.machines.saw(scene.shards[1])
+    assert (scene.shards[1].holder, *scene.shards[1].holder_link) == held[1], "also when its process ends later"
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "holder", "rests"),
+    [
+        (ChildState.STARTING, "standby", "http://b", True),
+        (ChildState.HELD, "failed", "", True),
+        (ChildState.STARTING, "standby", "", False),  # it may be claiming
+        (ChildState.STARTING, "open", "", False),  # it may hold the shard
+        (ChildState.STARTING, "replay", "", False),
+        (ChildState.SERVING, "ready", "", False),
+        (ChildState.ELSEWHERE, "elsewhere", "http://b", False),
+    ],
+)
+async def test_only_a_process_that_follows_is_ended(
+    scene: Scene, state: ChildState, phase: str, holder: str, rests: bool
+) -> None:
+    scene.roster.heard(replace(PLACED, wanted=[]))
+    scene.shards[0].state, scene.shards[0].phase, scene.shards[0].holder = state, phase, holder
+    scene.shards[0].done()
+    assert await seen_to(scene, 0) == (["rest"] if rests else [])
+    scene.machines.saw(scene.roster)
+    await scene.machines.see_to(scene.roster, 1.0)
+    assert scene.roster.done() == [Local({})]
+
+
+async def test_when_the_roster_dies_what_it_wanted_stays(scene: Scene) -> None:
+    scene.roster.heard(PLACED)
+    scene.roster.state = ChildState.WAITING
+    scene.machines.saw(scene.roster)
+    scene.shards[1].state, scene.shards[1].phase, scene.shards[1].holder = ChildState.STARTING, "standby", "http://b"
+    scene.shards[1].done()
+    assert await seen_to(scene, 1) == ["rest"]
+
+
+async def test_a_shard_without_a_process_is_started_to_be_taken_over_and_told_once(scene: Scene) -> None:
+    scene.roster.heard(PLACED)
+    shard = scene.shards[1]
+    shard.state, shard.phase = ChildState.ELSEWHERE, "elsewhere"
+    for each in scene.shards:
+        each.done()
+    scene.machines.take_over()
+    assert [each.done() for each in scene.shards] == [[], ["want"]]
+    shard.state, shard.phase = ChildState.STARTING, "open"
+    assert await seen_to(scene, 1) == [TakeOver()]
+    shard.phase, shard.holder = "standby", "http://b"
+    assert await seen_to(scene, 1) == [], "it is not ended before it has the shard"
+    shard.state, shard.phase = ChildState.SERVING, "ready"
+    assert await seen_to(scene, 1) == []
+    shard.state, shard.phase = ChildState.STARTING, "standby"
+    assert await seen_to(scene, 1) == ["rest"], "another machine has it again"
+
+
 def test_a_machine_has_left_when_others_hold_all_its_shards(scene: Scene) -> None:
     for shard in scene.shards:
         shard.phase, shard.holder = "standby", "http://b"
     assert not scene.machines.left
     scene.machines.leave()
+    assert scene.machines.left
+    scene.shards[0].phase = "elsewhere"
     assert scene.machines.left
     assert scene.news(scene.roster) == [Local({}, None, leaving=True)]
     scene.shards[1].holder = ""

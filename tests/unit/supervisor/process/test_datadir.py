@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -327,3 +328,34 @@ def test_a_name_that_cannot_be_read_is_made_again(tmp_path: Path, torn: str) -> 
 def test_a_directory_that_takes_no_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirError, match=r"machine\.json"):
         named(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("marks", "bucket", "may"),
+    [
+        ([{"url": "a", "held": True}, {"url": "a"}], "a", True),
+        ([{"url": "a"}, None], "a", True),
+        ([None, None], "b", True),  # it has nothing that could be missed
+        ([{"url": "a", "held": True}, {"url": "a", "held": True}], "b", True),
+        ([{"url": "a", "held": True}, {"url": "a", "held": True}], "", True),
+        ([{"url": "a", "held": True}, {"url": "a", "held": False}], "b", False),
+        ([{"url": "a", "held": True}, None], "b", False),
+        ([{"url": "a", "held": True}, {"url": "a", "held": False}], "", False),
+        ([None, None], "", False),
+        ([["no mark"], {"url": "a"}], "b", False),
+    ],
+)
+def test_a_directory_of_one_of_several_machines_leaves_its_bucket_only_if_it_held_all_shards(
+    tmp_path: Path, marks: list[Any], bucket: str, may: bool
+) -> None:
+    with closing(DataDir.open(tmp_path, 2, 1)) as data:
+        for index, mark in enumerate(marks):
+            if mark is not None:
+                (tmp_path / f"shard-{index:02d}" / "bucket.json").write_text(json.dumps(mark))
+        data.check_whole(bucket)
+        data.machine()
+        if may:
+            data.check_whole(bucket)
+        else:
+            with pytest.raises(DataDirError, match="one of several machines"):
+                data.check_whole(bucket)

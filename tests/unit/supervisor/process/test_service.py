@@ -74,9 +74,12 @@ class Stage:
         roster: str = "members",
         keys: Keys = NO_KEYS,
         cluster: Address | None = None,
+        filled: bool = True,
         **options: Any,
     ) -> Service:
         self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway, ROSTER: roster})
+        for name in ("shard-00", "shard-01") if cluster is not None and filled else ():
+            (self.data.path / name / "bucket.json").touch()
         return Service(
             settings.load({"gateways": 1, **options}),
             self.data,
