@@ -287,17 +287,13 @@ class Service:
                 self._log.info("leaving", reason="an operator asks for it")
                 self._machines.leave()
                 self._write_status()
-                self._look_whether_left(self._machines)  # it may hold none, and then nothing changes any more
+                self._changed(self._shards[0])  # it may hold none, and then nothing changes any more
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:
                 forced.cancel()
             else:
                 self._log.info("already_stopping", signal=name)
-
-    def _look_whether_left(self, machines: Machines) -> None:
-        if machines.left:
-            self._end(EXIT_OK, "other machines hold all shards")
 
     async def _reload_when_wanted(self) -> None:
         """Reload after each SIGHUP."""
@@ -411,7 +407,8 @@ class Service:
             self._gateways.changed(child)
         elif self._machines is not None:
             self._machines.saw(child)
-            self._look_whether_left(self._machines)
+            if self._machines.left:
+                self._end(EXIT_OK, "other machines hold all shards")
         key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:
             if of_gateway:
