@@ -289,6 +289,7 @@ class Service:
                 self._log.info("leaving", reason="an operator asks for it")
                 self._machines.leave()
                 self._write_status()
+                self._changed(self._shards[0])  # it may hold none, and then nothing changes any more
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:

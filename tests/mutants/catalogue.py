@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "a request whose outcome is unknown is sent to the next holder",
         13,
-        ("Doubled",),
+        ("Doubled", "FailedPresent"),
         (
             Edit(
                 "gateway/shards/client.py",

@@ -318,6 +318,21 @@ async def test_a_machine_that_is_asked_to_leave_ends_when_others_hold_its_shards
     stage.assert_nobody_left()
 
 
+async def test_a_machine_that_holds_no_shard_ends_when_it_is_asked_to_leave(stage: Stage) -> None:
+    def phases() -> list[str]:
+        return [child["phase"] for name, child in stage.status()["children"].items() if "shard" in name]
+
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="follows", cluster=CLUSTER), statuses)
+            await eventually((stage.path / "roster-0.log").exists)
+            await eventually(lambda: phases() == ["standby", "standby"])
+            signal_self(signal.SIGRTMIN)
+    assert statuses == [0]
+    stage.assert_nobody_left()
+
+
 async def test_a_machine_on_a_copy_of_a_directory_ends(stage: Stage) -> None:
     statuses: list[int] = []
     with trio.fail_after(DEADLINE_S):
