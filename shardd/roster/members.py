@@ -7,8 +7,8 @@ machines may see different members, and each member's word counts for itself onl
     standing     seen                                                    claims         gets shards by moves
     PLACEABLE    it changed within twice the time to live                by its rank    yes
     UNPROVEN     it was found, and has not changed yet                   by its rank    no
-    HELD_BACK    its wall clock is wrong by more than a second, or it    last           no
-                 comes and goes and got a shard within the hour
+    HELD_BACK    its wall clock is wrong by more than a second, or it    last           only of a machine that leaves,
+                 comes and goes and got a shard within the hour                         if none is placeable
     LEAVING      it says so                                              never          no: it gives all of them away
     (none)       unchanged for twice the time to live: it is away        never          no
 

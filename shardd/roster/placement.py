@@ -51,11 +51,13 @@ def next_transfer(
     """
     loads = Counter(dict.fromkeys(standings, 0))
     loads.update(holder for holder in holders if holder in standings)
+    leaving = [each for each, standing in standings.items() if standing is Standing.LEAVING and loads[each]]
     targets = [machine for machine, standing in standings.items() if standing is Standing.PLACEABLE]
+    if leaving and not targets:  # it was told to leave, and would wait for an hour
+        targets = [machine for machine, standing in standings.items() if standing is Standing.HELD_BACK]
     if not targets:
         return None
     least, most = _bounds(standings, loads, targets)
-    leaving = [each for each, standing in standings.items() if standing is Standing.LEAVING and loads[each]]
     over = leaving or [each for each in standings if loads[each] > most]
     need = [each for each in targets if loads[each] < least]
     sources = over or ([each for each in targets if loads[each] > least] if need else [])

@@ -112,6 +112,17 @@ def test_no_shard_is_moved_to_a_machine_that_is_not_sure(standing: Standing) -> 
     assert loads(members, holders) == [3, 3, 0], "the others are even among themselves"
 
 
+def test_a_machine_that_leaves_gives_to_those_that_are_held_back_if_there_are_no_others() -> None:
+    """It would wait for an hour, and its operator with it."""
+    members = {"m0": Standing.LEAVING, "m1": Standing.HELD_BACK, "m2": Standing.HELD_BACK, "m3": Standing.UNPROVEN}
+    holders = ["m0"] * 4
+    carried_out(members, holders)
+    assert sorted(holders) == ["m1", "m1", "m2", "m2"]
+    holders = ["m0"] * 4
+    carried_out({**members, "m4": PLACEABLE}, holders)
+    assert holders == ["m4"] * 4
+
+
 def test_a_machine_that_gets_nothing_gives_what_is_above_its_part() -> None:
     members = standings(2, m2=Standing.HELD_BACK)
     holders = ["m2"] * 6
