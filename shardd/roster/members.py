@@ -76,6 +76,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     leaving: bool = False
     lags: dict[int, float] = {}
     """Shard that is followed → seconds by which it is behind."""
+    gives: dict[int, str] = {}
+    """Shard that is held → the machine that is to have it, once it follows."""
 
 
 class Standing(StrEnum):

@@ -26,7 +26,7 @@ one is refused. If two of them have begun at the same moment, the one with the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -135,7 +135,9 @@ class Roster:
         self._publishes = self._creates = False
         """Whether to write this machine's object, and the entry of a move. A look comes before the former, since it
         would hide what another machine has written under this name; and after the latter."""
-        self._published: tuple[bool, frozenset[int]] = (False, frozenset())
+        self._gives: dict[int, str] = {}
+        """The shard that this machine gives away next, and the machine that is to have it."""
+        self._published: object = (False, frozenset(), ())
         self._other: tuple[Member, float] | None = None
         """The object under this machine's name that another process wrote, and the end of the look that showed it."""
 
@@ -143,7 +145,7 @@ class Roster:
 
     def wanted(self, now: float) -> Set[int]:
         """The shards that this machine is to run: those that it holds, those that it is to follow as one of the first
-        to claim them, and the one that is to be moved here. It runs a shard on for a while when that is over."""
+        to claim them, and those that their holders mean for it. It runs a shard on for a while when that is over."""
         if self.state is not RosterState.ADMITTED:
             return self.runs
         kept = {shard for shard in self.runs if now - self._needed_at.get(shard, now) < self._timing.keep}
@@ -160,9 +162,10 @@ class Roster:
     def _need(self, now: float) -> None:
         needed = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
         needed |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
-        coming = self._next_transfer()
-        if coming is not None and coming.target == self.machine:
-            needed.add(coming.shard)
+        for shard, held in enumerate(self.holders):
+            giver = self.members.member(held.machine)
+            if giver is not None and giver.gives.get(shard) == self.machine:
+                needed.add(shard)
         self._needed = needed
         known = {shard: self._needed_at.get(shard, now) for shard in range(len(self.holders))}
         self._needed_at = {**known, **dict.fromkeys(needed, now)}
@@ -227,6 +230,7 @@ class Roster:
                     ttl_ms=round(1000 * self._timing.time_to_live),
                     leaving=self._leaving,
                     lags=dict(self.lags),
+                    gives=dict(self._gives),
                 )
             )
         creates, self._creates = self._creates, False
@@ -236,8 +240,9 @@ class Roster:
             return LookAround(0 if self.moves.last is None else self.moves.last.number)
         return None
 
-    def _to_publish(self) -> tuple[bool, frozenset[int]]:
-        return self._leaving, frozenset(shard for shard, lag in self.lags.items() if lag < READY_S)
+    def _to_publish(self) -> object:
+        followed = frozenset(shard for shard, lag in self.lags.items() if lag < READY_S)
+        return self._leaving, followed, tuple(self._gives.items())
 
     def answered(self, request: RosterRequest, found: Found | None, now: float, wall_s: float) -> None:
         if request is not self._open:
@@ -293,16 +298,19 @@ class Roster:
 
     # Giving away
 
-    def _next_transfer(self, follows: Callable[[int, str], bool] = lambda *_: False) -> Transfer | None:
-        return next_transfer(self._standings, [held.machine for held in self.holders], follows)
+    def _next_transfer(self) -> Transfer | None:
+        return next_transfer(self._standings, [held.machine for held in self.holders], self._follows)
 
     def _offer(self, now: float) -> None:
+        """Only its holder gives a shard away, to a machine that has followed it to its end. It says to which one."""
         handover = self.handover
         if handover is not None and handover.state is HandOverState.OFFERING:
             self._look_for_entry(handover, now)
-        elif handover is None and self.move is None:
-            transfer = self._next_transfer(self._follows)
-            if transfer is not None and self._may_give(transfer):
+        elif handover is None:
+            transfer = self._next_transfer()
+            gives = transfer is not None and self.held.get(transfer.shard) == self.holders[transfer.shard].term
+            self._gives = {transfer.shard: transfer.target} if transfer is not None and gives else {}
+            if transfer is not None and gives and self.move is None and self._follows(transfer.shard, transfer.target):
                 member = self.members.member(transfer.target)
                 assert member is not None
                 move = Move(
@@ -315,11 +323,6 @@ class Roster:
                 )
                 self.handover = HandOver(move, member.nonce, self._timing, now)
                 self._creates = True
-
-    def _may_give(self, transfer: Transfer) -> bool:
-        """Only its holder gives a shard away, to a machine that has followed it to its end."""
-        holds = self.held.get(transfer.shard) == self.holders[transfer.shard].term
-        return holds and self._follows(transfer.shard, transfer.target)
 
     def _follows(self, shard: int, machine: str) -> bool:
         member = self.members.member(machine)

@@ -267,8 +267,7 @@ class Service:
         self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         obeyed = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
-        obeyed += [signal.SIGRTMIN] if self._machines is not None else []
-        with trio.open_signal_receiver(*obeyed) as signals:
+        with trio.open_signal_receiver(*obeyed, *([signal.SIGRTMIN] if self._machines else ())) as signals:
             task_status.started()
             await self._obey(signals, forced)
 

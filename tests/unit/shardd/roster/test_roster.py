@@ -208,6 +208,17 @@ def test_a_machine_runs_what_it_needs_and_no_more(three: Scene) -> None:
     assert three.rosters["b"].wanted(three.now) != set(range(SHARDS))
 
 
+def test_a_machine_runs_the_shard_that_its_holder_means_for_it(three: Scene) -> None:
+    """Whatever it would decide itself: a machine whose clock is wrong may see others held back."""
+    target, members = three.rosters["c"], three.bucket.members
+    shard = min(set(range(SHARDS)) - target.wanted(three.now))
+    for each in ("b", "a"):
+        del three.rosters[each]
+        members[each] = msgspec.structs.replace(members[each], beat=99, gives={shard: "c"})
+        three.wait(3)
+        assert (shard in target.wanted(three.now)) == (each == "a"), "b does not hold it"
+
+
 @pytest.mark.parametrize("seconds", [1, 2, 9])
 def test_as_many_machines_follow_a_shard_as_are_to(seconds: int) -> None:
     scene = Scene("a", "b", "c", "d")
