@@ -114,7 +114,7 @@ class Shards:
     def holder(self, index: int) -> str:
         """Where clients reach the machine that holds a shard, if the service has several; "" if it is not known."""
         state = self.states[index]
-        if state.phase in HELD_ELSEWHERE:
+        if state.phase in HELD_ELSEWHERE or state.phase == "open":
             return state.holder
         own = next((each.address for each in self.machines if each.name == self.machine), "")
         return own if state.phase == "ready" else ""

@@ -128,12 +128,12 @@ class Child:
         """Apply an event. The only place where the state changes."""
         self.state = after(self.state, event)
         if self.state is ChildState.STARTING:
-            self.phase, self.done_bytes, self.total_bytes, self.holder, self.term = "open", 0, 0, "", 0
-            self.damage, self.holder_link = "", ("", "")
+            if self.phase != "elsewhere":  # else it has been told, and requests go there meanwhile
+                self.holder, self.holder_link = "", ("", "")
+            self.phase, self.done_bytes, self.total_bytes, self.term, self.damage = "open", 0, 0, 0, ""
         elif self.state is ChildState.SERVING:
-            self.phase = "ready"
+            self.phase, self.holder, self.holder_link, self.in_hand = "ready", "", ("", ""), []
             self.held = self.troubled = self.permanent = False
-            self.in_hand = []
         elif self.state is ChildState.ELSEWHERE:
             self.phase, self.damage, self.in_hand, self.term = "elsewhere", "", [], 0
             self.held = self.troubled = self.permanent = False

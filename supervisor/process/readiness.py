@@ -62,7 +62,7 @@ class Readiness:
         return all(map(self._serves, self._shards)) and self._gateways.serving
 
     def _serves(self, child: Child) -> bool:
-        elsewhere = self._forwards and child.phase in HELD_ELSEWHERE and child.holder_link[1] != ""
+        elsewhere = self._forwards and child.phase in {*HELD_ELSEWHERE, "open"} and child.holder_link[1] != ""
         return child.state is ChildState.SERVING or elsewhere
 
     def progress(self, child: Child, *, always: bool = False) -> None:

@@ -328,6 +328,8 @@ class BadDay:
     def shard_hangs(self) -> Generator[None]:
         """Stop a shard until the supervisor has replaced it."""
         name = self._shard()
+        # One that starts may be silent for much longer.
+        until(lambda: self.service.child(name).get("phase", "ready") == "ready", f"{name} to serve", PATIENCE_S)
         before = self.service.child(name)["incarnation"]
         os.kill(self._pid(name), signal.SIGSTOP)
         until(lambda: self.service.child(name)["incarnation"] > before, f"a successor of {name}", PATIENCE_S)

@@ -112,6 +112,8 @@ async def test_a_shard_that_is_followed_and_not_wanted_has_no_process_until_it_i
             decides(stage, "wants-0-1")
             await eventually(lambda: shard(stage)["state"] == "serving")
             assert shard(stage)["incarnation"] == 2
+            await eventually(lambda: told()[-1] == ("ready", ""))
+            assert ("open", fake_child.HELD.key) in told(), "the holder is known while a process is started"
             signal_self(signal.SIGTERM)
     assert statuses == [0]
     phases = [phase for phase, _ in told()]
