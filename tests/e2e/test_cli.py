@@ -427,7 +427,7 @@ def test_a_publish_waits_for_a_service_that_is_down_says_so_and_keeps_its_input(
             process.stdin.write("1\n2\n")
             process.stdin.flush()
             told = process.stderr.readline()
-            assert time.monotonic() - began < 15  # 3 s, and the time to start on a busy machine
+            assert time.monotonic() - began < 5  # 3 s, and the time to start beside other tests
             assert told.startswith(f"topics: {service.url}: no answer yet (ConnectError: ")
             assert "; trying again for " in told
             service.start()

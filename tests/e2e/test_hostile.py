@@ -24,7 +24,7 @@ GOOD = (
     b"GET /v0/topics?page_size=1 HTTP/1.1\r\nHost: localhost\r\n"
     b"Authorization: Bearer fuzz-key\r\nConnection: close\r\n\r\n"
 )
-SERVED_WITHIN_S = 0.5
+SERVED_WITHIN_S = 0.1
 
 _AUTH = b"Host: localhost\r\nAuthorization: Bearer fuzz-key\r\nContent-Type: application/json\r\n"
 _SEEDS = [
@@ -231,7 +231,7 @@ def test_five_hundred_slow_clients_do_not_keep_a_normal_one_waiting(most: str, n
                     pass  # the connection had to make room
             took.append(good(service.port))
         assert sorted(took)[len(took) // 2] < SERVED_WITHIN_S
-        assert max(took) < 10
+        assert max(took) < 3
     gateway = service.child("gateway")
     assert gateway["incarnation"] == 1
     until(lambda: descriptors(gateway["pid"]) < 60, "the gateway to let go of them")

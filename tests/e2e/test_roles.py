@@ -167,7 +167,7 @@ def test_a_killed_holder_is_replaced_and_nothing_acknowledged_is_lost(pair: tupl
         until(two.is_ready, "the takeover", 60)
         took = time.monotonic() - killed
         writers.wait(5)
-    assert took < TTL_MS / 1000 + 10, "2 s on a machine that is not busy"
+    assert took < TTL_MS / 1000 + 4
     writers.check(two)
 
 
