@@ -116,7 +116,10 @@ class Cluster(Service):
                     return True
             return False
 
-        until(answered, f"an answer to {method} {path}: {found[-1:]}", PATIENCE_S)
+        try:
+            until(answered, f"an answer to {method} {path}", PATIENCE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the last one: {found[-1:]}") from None
         return found[-1]
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
