@@ -163,6 +163,8 @@ class Shard:
     """Set if changes wait for the bucket."""
     moving: TopicsError | None = None
     """What requests are refused with while the shard is handed to another machine."""
+    given = False
+    """Whether the shard is given away, so that this process is to end."""
     window = 0
     """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
@@ -335,6 +337,7 @@ class Shard:
             self.space.low,
             bucket_damaged=self.follower.damaged,
             window=self.window,
+            given=self.given,
         )
 
     def monotonic(self) -> float:

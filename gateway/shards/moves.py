@@ -86,13 +86,13 @@ class Moves:
 
     def away(self, index: int) -> bool:
         """Whether a request has to wait, and may."""
-        if self._links.states[index].phase == "ready" and not self._refusals:
+        if self._links.states[index].phase == "ready" and not self._refusals and not self._until:
             return False  # almost always
         return (self._served[index] and self._links.returns(index)) or self._refuses(index)
 
     def _refuses(self, index: int) -> bool:
         refusal = self._refusals.get(index)
-        return refusal is not None and refusal.link is self._links.current(index)
+        return refusal is not None and refusal.link is self._links.current(index) and not refusal.link.ended
 
     def patient(self, index: int, since: float) -> bool:
         """Whether a request that waits since then may wait on."""

@@ -26,7 +26,7 @@ import trio
 from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.control import ShardState
-from proto.ipc.message import Cancel, Parked, Reply, Request, Status, Taken
+from proto.ipc.message import Cancel, NoMore, Parked, Reply, Request, Status, Taken
 from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
 from proto.ipc.suspects import Suspects
@@ -153,6 +153,8 @@ class Owner(Protocol):
 
     def opened(self, link: Link) -> object: ...
 
+    def ended(self) -> object: ...
+
     def heard(self, link: Link, status: Status, replies: list[Reply]) -> None: ...
 
 
@@ -161,6 +163,8 @@ class Link:
 
     up = False
     """Whether it reaches a shard that another machine holds."""
+    ended = False
+    """Whether the shard was given away, and gets no more requests by this link."""
 
     def __init__(self, owner: Owner, state: ShardState) -> None:
         self.state = state
@@ -204,12 +208,19 @@ class Link:
         until_ns = max(min(deadline_ns or own_ns, own_ns) + self._ahead_ns, 1)
         request = Request(ident, operation, topic, body, trace.current(), until_ns)
         pending: Pending[A] = Pending(self, request, now + timeout_s)
+        if self.ended:
+            pending.resolve(self._is_given())
+            return pending
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
         else:
             self._hand_over(request)
         self.waiting[ident] = pending
         return pending
+
+    def _is_given(self) -> TopicsError:
+        index = self.state.index
+        return not_ready(f"shard {index} moves to another machine; retry shortly", shard=index, outcome="not_done")
 
     def _hand_over(self, request: Request) -> None:
         self._socket.send(request)
@@ -273,6 +284,8 @@ class Link:
             if packet.status.window:
                 self._window.most = packet.status.window
             self._owner.heard(self, packet.status, replies)
+            if packet.status.given and not self.ended:
+                self._stop_asking()
             for message in packet.messages:
                 if isinstance(message, Reply):
                     self._end(message)
@@ -280,6 +293,26 @@ class Link:
                     self._park(message)
         self._tell_taken()
         self._hand_over_more()
+
+    def _stop_asking(self) -> None:
+        """The shard is given away: send no more requests, and say so when what was sent has been read. The answer to a
+        ping shows that: refusals of what came before it have arrived, too. Requests that wait for their window were not
+        carried out."""
+        self.ended = True
+        ping = Request(next(self._owner.ids), Ping())
+        read = self.waiting[ping.id] = Pending(self, ping, time.monotonic() + self._owner.timeout_s)
+        read.then(self._say_no_more)
+        self._socket.send(ping)
+        self._owner.ended()
+        unsent, self._queue = self._queue, {}
+        for ident in unsent:
+            pending = self.waiting.pop(ident, None)
+            if pending is not None:
+                pending.resolve(self._is_given())
+
+    def _say_no_more(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Reply):
+            self._socket.send(NoMore())
 
     def _end(self, reply: Reply) -> None:
         self._taken += len(reply.body) if len(reply.body) > SMALL_BYTES else 0

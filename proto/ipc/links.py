@@ -139,6 +139,10 @@ class Links:
         if link.up:
             self._news()
 
+    def ended(self) -> None:
+        """A shard takes no more requests by its link."""
+        self._news()
+
     def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:
             self._heard(link, status, replies)
@@ -154,7 +158,7 @@ class Links:
     def reaches(self, index: int) -> bool:
         """Whether another machine holds the shard, and is reached."""
         link = self._links[index]
-        return link is not None and link.up
+        return link is not None and link.up and not link.ended
 
     def elsewhere(self, index: int) -> bool:
         """Whether another machine holds the shard, or none does."""
@@ -165,7 +169,9 @@ class Links:
         """Whether no machine is known to hold the shard: it is given away or claimed, or the process here that is to
         know its holder is being started. Without such a process, the machine that is not reached may hold it no more.
         """
-        state = self.states[index]
+        state, link = self.states[index], self._links[index]
+        if link is not None and link.ended:
+            return True
         if self.cluster is None or self.reaches(index):
             return False
         away = state.phase in _STARTING or state.phase == "stopping" or (state.phase == "standby" and not state.holder)

@@ -6,7 +6,7 @@ waking and receiving once for many messages.
     frame 1    MessagePack, an array: version, messages, status, places
     frame 2…   bytes: the bodies larger than `INLINE_BYTES`, in order. `places` are the indices of their messages
 
-Each message is an array that begins with its kind: `Request`, `Reply`, `Parked`, `Cancel`, `Taken`.
+Each message is an array that begins with its kind: `Request`, `Reply`, `Parked`, `Cancel`, `Taken`, `NoMore`.
 `proto.ipc.operations` has the fields of an operation and of its answer. Decoding checks all of them: a packet with a
 missing field or a field of another type is refused as a whole.
 
@@ -20,6 +20,8 @@ Kinds and their direction:
                                   then on
     4  Cancel   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
     5  Taken    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
+    6  NoMore   asker → shard     no more requests come by this link: the shard is `given` away, as its status says, or
+                                  the link was between machines and ends
 
 The status is the shard's when the packet leaves, so it counts what every reply of the packet has added.
 """
@@ -121,7 +123,12 @@ class Taken(Struct, array_like=True, tag=5):
     body: ClassVar[bytes] = b""
 
 
-Message = Request | Reply | Parked | Cancel | Taken
+class NoMore(Struct, array_like=True, tag=6):
+    id: ClassVar[int] = 0
+    body: ClassVar[bytes] = b""
+
+
+Message = Request | Reply | Parked | Cancel | Taken | NoMore
 
 
 class Status(Struct, array_like=True, frozen=True):
@@ -142,6 +149,8 @@ class Status(Struct, array_like=True, frozen=True):
     window: int = 0
     """The size of the send window of each asker, and of its reply window, in bytes; 0: not stated. See
     `proto.ipc.send_window`."""
+    given: bool = False
+    """The shard is given away: its process ends when each asker has said that it sends no more."""
     clock_ns: int = 0
     """Between machines: the shard's CLOCK_MONOTONIC when the packet leaves, see `proto.ipc.remote_link`."""
     over: bool = False
@@ -155,7 +164,7 @@ NO_STATUS = Status()
 
 
 class Packet(Struct, array_like=True, tag=VERSION):
-    messages: list[Request[AnyOperation] | Reply[AnyAnswer] | Parked | Cancel | Taken]
+    messages: list[Request[AnyOperation] | Reply[AnyAnswer] | Parked | Cancel | Taken | NoMore]
     status: Status = NO_STATUS
     """The shard's; an asker has none."""
     places: tuple[int, ...] = ()

@@ -16,7 +16,8 @@ that is, an I/O thread: handshakes and floods delay no other socket of the proce
 
 **A lost link.** A dealer never connects twice. Its link is lost when the connection cannot be made or ends, or when
 nothing has arrived for `LOST_S`: ZeroMQ exchanges heartbeats. `lost` returns then, and the asker makes another dealer,
-whose name has a higher number (`proto.ipc.askers`).
+whose name has a higher number (`proto.ipc.askers`). An asker that gives a link up says `NoMore`, so the shard need not
+find out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from structlog.typing import FilteringBoundLogger
 from zmq.utils import z85
 
 from proto.ipc.askers import machine_of
-from proto.ipc.message import Status, pack
+from proto.ipc.message import NoMore, Status, pack
 from proto.ipc.transport import Group, MessageSocket
 from proto.process import waiting
 
@@ -48,6 +49,8 @@ MOST_UNREAD = 256
 """Packets of an asker that are read ahead; TCP holds it back then."""
 FRAME_BYTES = 4 << 20
 """What a frame of a packet has at most besides the body of a request."""
+_LAST_MS = 1000
+"""For so long an asker's last message may take to leave."""
 _HANDSHAKES = 16
 """Questions of ZeroMQ that are answered in one turn."""
 _OF_KEY = "User-Id"
@@ -246,7 +249,10 @@ class RemoteDealer(MessageSocket):
             super()._send_packet(peer, queue)
 
     def close(self) -> None:
+        """What waits is not sent any more; that nothing follows is."""
         self._queues.clear()
+        self.send(NoMore())
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
-        super().close()
+        self.flush()
+        self._socket.close(linger=_LAST_MS)

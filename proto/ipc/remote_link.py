@@ -84,7 +84,8 @@ class RemoteLink(Link):
     def fail(self, in_hand: Iterable[Sequence[int]] = ()) -> None:
         if self.up:
             self.up = False
-            _log.warning("holder_lost", shard=self.state.index, endpoint=self._holder[0])
+            if not self.ended:
+                _log.warning("holder_lost", shard=self.state.index, endpoint=self._holder[0])
             unanswered = (pending.request for pending in self.waiting.values())
             self._owner.unknown[self.state.index] = [each for each in unanswered if each.id not in self._queue]
         super().fail()

@@ -3,7 +3,8 @@
     step        done when
     saving      a checkpoint of now is in the bucket; requests are served
     refusing    requests are refused as `moving`, and what was staged before is in the bucket and answered
-    ending      the end of the term is in the bucket; the process is to end, and follows the next holder then
+    ending      the end of the term is in the bucket, and no process sends requests to this one any more; it is to end,
+                and the next one follows the next holder
 
 An order that names none takes back what was refused. A step is cancelled when the order changes, but for the last one:
 the end may be there before its answer is. See `shardd.roster.handover`. A stop in order does the last step.
@@ -25,16 +26,21 @@ from shardd.replication.states import ReplicaState
 from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.shard import Shard
 
-LINGER_S = 0.2
-"""For so long requests are refused after the end of the term: an asker that does not know of it yet may send one."""
 _log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Giver:
     def __init__(
-        self, shard: Shard, role: Role, holder: Holder, index: int, done: Callable[[StepDone], Awaitable[None]]
+        self,
+        shard: Shard,
+        role: Role,
+        holder: Holder,
+        index: int,
+        done: Callable[[StepDone], Awaitable[None]],
+        dismiss: Callable[[], Awaitable[None]],
     ) -> None:
-        """`done` is called when a step is done."""
+        """`done` is called when a step is done, and `dismiss` after the last one: it returns when no process asks this
+        process any more."""
         self.given = False
         """Whether the term is being ended: this process serves the shard no more."""
         self._shard = shard
@@ -42,6 +48,7 @@ class Giver:
         self._holder = holder
         self._index = index
         self._done = done
+        self._dismiss = dismiss
         self.stopping = False
         """Whether the process is to end for good."""
         self._step: Step | None = None
@@ -111,4 +118,4 @@ class Giver:
         if replica is not None and replica.state is ReplicaState.DRAINED:
             _log.info("handed_over", term=replica.term, move=step.move)
             await self._done(StepDone(step.move, HandOverEvent.ENDED))
-        await trio.sleep(LINGER_S)
+        await self._dismiss()

@@ -169,13 +169,15 @@ async def _report_lag(copy: bucket.Copy, link: ControlLink) -> None:
         await trio.sleep(READY_S / 4)
 
 
-async def _give(copy: bucket.Copy, shard: Shard, link: ControlLink, index: int, scope: trio.CancelScope) -> None:
+async def _give(
+    copy: bucket.Copy, shard: Shard, server: Server, link: ControlLink, index: int, scope: trio.CancelScope
+) -> None:
     """Hand the shard over when the roster says so. Ends the service of the shard when it is given away."""
     from shardd.process.giver import Giver
 
     assert copy.role is not None
     assert copy.holder is not None
-    copy.giver = Giver(shard, copy.role, copy.holder, index, link.send)
+    copy.giver = Giver(shard, copy.role, copy.holder, index, link.send, server.dismiss)
     await copy.giver.run()
     scope.cancel()
 
@@ -283,7 +285,7 @@ async def _serve(
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)
                 if remote is not None:
-                    nursery.start_soon(_give, copy, shard, link, start.index, serving)
+                    nursery.start_soon(_give, copy, shard, server, link, start.index, serving)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)

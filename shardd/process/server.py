@@ -19,7 +19,7 @@ import trio
 
 from proto.ipc.askers import Census, machine_of
 from proto.ipc.in_hand import InHand, Mark
-from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
+from proto.ipc.message import Cancel, Message, NoMore, Reply, Request, Status, Taken
 from proto.ipc.remote import RemoteRouter
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import MOVING, TopicsError, not_ready
@@ -40,6 +40,8 @@ MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
 DIED_OVER_S = 60.0
 """For how long a shard tells other machines what its last process died over."""
+DISMISS_S = 5.0
+"""For so long at most the process of a shard that was given away waits for its askers."""
 UNHEARD_S = 5.0
 """An asker on another machine that has sent nothing for so long is gone. It sends a ping each second."""
 _Result = TypeVar("_Result")
@@ -82,6 +84,9 @@ class Server:
         self._replies = Replies(send, self._window(), time.monotonic, self._census.gone)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
+        self._dismissed: set[bytes] | None = None
+        """Askers that send no more, once the shard is given away."""
+        self._fewer = trio.Event()
         self._patience_s = limits.request_timeout_ms / 1000
         shard.window = self._replies.most
         shard.reads.full = self._replies.full
@@ -142,7 +147,36 @@ class Server:
                     self._shard.cancel(peer, message.id)
                 elif isinstance(message, Taken):
                     self._taken(message.id, peer, respond)
+                elif isinstance(message, NoMore):
+                    self._sends_no_more(peer)
         self._settle()
+
+    async def dismiss(self) -> None:
+        """Tell all askers that the shard, which refuses requests, is given away, and wait until each has said that it
+        sends no more. Then it knows that what it sent before was refused: nothing is lost with the socket. An asker
+        that says nothing is waited for no longer than `DISMISS_S`."""
+        self._dismissed = set()
+        self._shard.given = True
+        deferred, self._deferred = self._deferred, {}
+        for peer, respond in self._responds.items():
+            self._socket_of(peer).tell_status(peer)
+            for each in deferred.get(peer, ()):
+                self._take(each, peer, respond)
+        with trio.move_on_after(DISMISS_S):
+            while not self._dismissed.issuperset(self._responds):
+                self._fewer = trio.Event()
+                await self._fewer.wait()
+            return
+        silent = [peer.decode() for peer in self._responds if peer not in self._dismissed]
+        log.warning("askers_not_dismissed", askers=silent)
+
+    def _sends_no_more(self, peer: bytes) -> None:
+        if self._dismissed is not None:
+            self._dismissed.add(peer)
+            self._fewer.set()
+        elif machine_of(peer):
+            self._census.lost(peer)
+            self._reported()
 
     def _settle(self) -> None:
         """Write what requests staged, and answer them."""
@@ -194,6 +228,7 @@ class Server:
             log.info("asker_gone", asker=peer.decode(), deferred=len(deferred))
         if gone:
             self._shard.flush()
+            self._fewer.set()
 
     def _remote_status(self) -> Status:
         return msgspec.structs.replace(self._socket.status(), clock_ns=time.monotonic_ns(), died_over=self._died_over)
@@ -211,7 +246,7 @@ class Server:
                 self._reported()
 
     def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
-        if peer in self._deferred or self._replies.full(peer):
+        if self._dismissed is None and (peer in self._deferred or self._replies.full(peer)):
             self._deferred.setdefault(peer, deque()).append(request)
             return
         self._in_hand.take(request)

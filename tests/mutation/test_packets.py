@@ -28,7 +28,19 @@ from proto.ipc.control import (
 )
 from proto.ipc.figures import ReplicaFigures, ShardFigures, SyncHistogram, TopicRow
 from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
-from proto.ipc.message import INLINE_BYTES, Cancel, MessageError, Packing, Parked, Reply, Request, Status, Taken, unpack
+from proto.ipc.message import (
+    INLINE_BYTES,
+    Cancel,
+    MessageError,
+    NoMore,
+    Packing,
+    Parked,
+    Reply,
+    Request,
+    Status,
+    Taken,
+    unpack,
+)
 from proto.ipc.operations import TABLE, Ping
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
@@ -193,7 +205,7 @@ def packets() -> Iterator[list[bytes]]:
         Request(number, kind(**{f.name: plain(f.type) for f in msgspec.structs.fields(kind)}), "t", b"{}")
         for number, kind in enumerate(row.request for row in TABLE)
     ]
-    yield message.pack([*requests, Cancel(5), Taken(7)])
+    yield message.pack([*requests, Cancel(5), Taken(7), NoMore()])
     yield message.pack([requests[0], Request(1, Ping(), "t", b"x" * 9000)])
     error = TopicsError(ErrorCode.TOPIC_FULL, "m", {"a": [1]}, retry_after_ms=5)
     yield message.pack([Reply(1, b"{}", performance={"a": 1.5}), Reply(2, error=error), Parked(3)], Status(1, 2, 3))

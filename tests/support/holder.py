@@ -12,7 +12,7 @@ import trio
 
 from proto.ipc.control import Cluster, ShardState
 from proto.ipc.links import Links
-from proto.ipc.message import Parked, Reply, Request, Status
+from proto.ipc.message import NoMore, Parked, Reply, Request, Status
 from proto.ipc.operations import Ping
 from proto.ipc.remote import KeyPair, RemoteRouter
 from proto.ipc.transport import Group
@@ -51,17 +51,22 @@ class Holder:
         self.router.allow({OURS.public: "mA"})
         self.ahead_s = ahead_s
         self.silent = False
+        self.given = False
         self.counted = (0, 0, 0)
         self.died_over: tuple[tuple[int, int], ...] = ()
         self.router.status = self._status
         self.requests: list[tuple[bytes, Request]] = []
+        self.no_more: list[bytes] = []
+        """The links that have said so."""
         self.names: list[bytes] = []
         """Of the links that were heard, in order."""
         self.cable = Cable(self.router.port)
         self.cable.start()
 
     def _status(self) -> Status:
-        return Status(*self.counted, clock_ns=self.now_ns(), silent=self.silent, died_over=self.died_over)
+        return Status(
+            *self.counted, silent=self.silent, given=self.given, clock_ns=self.now_ns(), died_over=self.died_over
+        )
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + int(self.ahead_s * 1e9)
@@ -81,12 +86,20 @@ class Holder:
             if peer not in self.names:
                 self.names.append(peer)
             for message in packet.messages:
+                if isinstance(message, NoMore):
+                    self.no_more.append(peer)
                 if not isinstance(message, Request):
                     continue
                 if reply := self.answer(message):
                     self.router.send(reply, peer)
                 else:
                     self.requests.append((peer, message))
+
+    def give(self) -> None:
+        """Say that the shard is given away."""
+        self.given = True
+        for name in self.names:
+            self.router.tell_status(name)
 
 
 @asynccontextmanager

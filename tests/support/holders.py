@@ -35,8 +35,6 @@ from tests.support.asked import operation, said
 from tests.support.gateway_stage import Stage, stage
 
 MACHINES = 3
-LINGER_S = 0.1
-"""For so long a shard that is handed over refuses requests; longer than the way of an answer."""
 
 
 @dataclass
@@ -48,6 +46,7 @@ class Process:
     peers: Peers
     state: ShardState
     remote: RemoteRouter
+    server: Server
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -115,8 +114,10 @@ class Holders:
         remote = RemoteRouter("127.0.0.1:0", KeyPair.new(), 1 << 20)
         remote.allow({each.public: each.machine for each in self.clusters})
         state = ShardState(index, "ready", endpoint, incarnation, term=self.terms[index])
-        process = self.processes[index] = Process(machine, shard, peers, state, remote)
-        await self.nursery.start(self._run, process, MessageSocket.router(endpoint))
+        socket = MessageSocket.router(endpoint)
+        server = Server(shard, socket, self.limits, len(self.processes), remote=remote)
+        process = self.processes[index] = Process(machine, shard, peers, state, remote, server)
+        await self.nursery.start(self._run, process, socket)
         self.tell()
 
     async def _run(self, process: Process, socket: MessageSocket, task_status: trio.TaskStatus[None]) -> None:
@@ -124,8 +125,7 @@ class Holders:
         try:
             with process.scope:
                 async with trio.open_nursery() as nursery:
-                    server = Server(shard, socket, self.limits, len(self.processes), remote=process.remote)
-                    await nursery.start(server.run)
+                    await nursery.start(process.server.run)
                     await nursery.start(peers.run)
                     peers.update(self.states(process.machine))
                     forward = Forward(shard, peers)
@@ -158,11 +158,11 @@ class Holders:
         await self.hold(index, machine)
 
     async def give(self, index: int, machine: int) -> None:
-        """Hand a shard over: its process refuses what comes until it ends."""
-        shard = self.process(index).shard
-        shard.move(moving(index))
-        await shard.commits.idle()
-        await trio.sleep(LINGER_S)
+        """Hand a shard over: its process refuses what comes, until nothing more comes."""
+        process = self.process(index)
+        process.shard.move(moving(index))
+        await process.shard.commits.idle()
+        await process.server.dismiss()
         await self.move(index, machine)
 
     def process(self, index: int) -> Process:

@@ -260,6 +260,27 @@ async def test_requests_that_a_moving_shard_refuses_go_to_its_next_holder() -> N
         assert sorted(json.loads(answer.json["body"])["records"][0]["data"] for answer in answers) == list(range(8))
 
 
+async def test_requests_wait_for_the_next_holder_when_the_shard_says_that_it_is_given_away() -> None:
+    async with moved() as (here, there, heir, connection), trio.open_nursery() as nursery:
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await connection.ask("POST", "/v0/topics/t", WRITE))
+
+        there.give()
+        await until(lambda: there.no_more)
+        nursery.start_soon(ask)
+        await until(lambda: here.gateway.flight.count == 1)
+        there.cable.end_all()
+        await until(lambda: not here.gateway.shards.serving(0))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not answers
+        here.gateway.shards.update([heir.state()])
+        await until(lambda: bool(answers))
+        assert answers[0].status == 200
+        assert json.loads(answers[0].json["body"]) == json.loads(WRITE)
+
+
 async def test_a_move_that_is_given_up_is_latency() -> None:
     async with moved() as (_, there, _, connection), trio.open_nursery() as nursery:
         plain = there.answer

@@ -13,9 +13,11 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from proto.ipc.askers import Census, linked
-from proto.ipc.message import Message, Packet, Parked, Reply, Request, Status, Taken
+from proto.ipc.message import Message, NoMore, Packet, Parked, Reply, Request, Status, Taken
+from proto.model.errors import moving
 from proto.model.limits import Limits
 from proto.model.memory_shares import SMALLEST_WINDOW
+from shardd.process import server
 from shardd.process.server import DIED_OVER_S, Server
 from shardd.storage.indivisible import indivisible
 from tests.support.asked import operation
@@ -197,6 +199,55 @@ def test_its_queued_replies_and_deferred_requests_are_dropped() -> None:
     assert not scene.server._deferred
 
 
+async def test_a_shard_that_is_given_away_waits_for_those_that_still_ask() -> None:
+    scene = Scene()
+    scene.say(OLD, NoMore())  # too early: it means nothing
+    for _ in range(60):
+        scene.ask(OLD, "diff", "log", {"from_seq": 0})
+    deferred = scene.ask(OLD, "append", "log", {"records": [{"data": 1}]})
+    scene.ask(OTHER, "append", "q", {"records": [{"data": 1}]})
+    scene.shard.move(moving(0))
+    over = []
+
+    async def dismiss() -> None:
+        await scene.server.dismiss()
+        over.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dismiss)
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.socket.told == [OLD, OTHER]
+        assert scene.shard.status().given
+        late, new = (scene.ask(each, "append", "q", {"records": [{"data": 2}]}) for each in (OTHER, b"g1.3"))
+        scene.say(OTHER, NoMore())
+        scene.say(b"g1.3", NoMore())
+        await trio.testing.wait_all_tasks_blocked()
+        assert not over
+        scene.say(OLD, Taken(1 << 62))
+        scene.say(OLD, NoMore())
+        with trio.fail_after(10):
+            while not over:
+                await trio.lowlevel.checkpoint()
+    replies = [each for sent in scene.socket.sent.values() for each in sent if isinstance(each, Reply)]
+    assert {deferred, late, new} <= {each.id for each in replies if each.error}
+    assert {each.id for each in replies} == set(range(1, new + 1)), "none of them is left unanswered"
+    assert scene.shard.directory.find("log").records.head_seq == 1
+
+
+async def test_a_shard_that_is_given_away_waits_for_no_asker_that_is_gone_or_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    scene.ask(OLD, "append", "q", {"records": [{"data": 1}]})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.server.dismiss)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.loses_gateway()
+    scene.ask(OTHER, "append", "q", {"records": [{"data": 1}]})
+    monkeypatch.setattr(server, "DISMISS_S", 0.01)
+    await scene.server.dismiss()
+
+
 def test_what_it_left_in_the_socket_is_ignored() -> None:
     scene = Scene()
     scene.loses_gateway()
@@ -322,6 +373,17 @@ def test_a_late_message_of_an_earlier_link_is_ignored_and_its_sender_told() -> N
     assert late not in remote_replies(scene, link(1))
     assert scene.remote.over == [link(1)]
     assert counters(scene.harness) == (0, 0)
+
+
+def test_a_link_that_asks_no_more_is_forgotten_at_once() -> None:
+    scene = Scene()
+    scene.ask(link(1), "claim", "q", {"node": "w", "max": 9, "wait_ms": 20_000})
+    scene.say(link(1), NoMore())
+    scene.ask(NEW, "append", "q", {"records": [{"data": 1}]})
+    assert counters(scene.harness) == (1, 0)
+    scene.ask(link(1), "claim", "q", {"node": "w", "max": 9})
+    assert scene.remote.over == [link(1)], "it is not to be heard again"
+    assert counters(scene.harness) == (1, 0)
 
 
 def test_windows_are_divided_among_the_gateways_of_all_machines() -> None:

@@ -30,7 +30,7 @@ class Way:
     """The link to a shard, which refuses questions until it `takes` them."""
 
     def __init__(self) -> None:
-        self.takes = False
+        self.takes = self.ended = False
         self.asked: list[float] = []
 
     def ask(self, *_: Any) -> Asked:

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from proto.ipc import links as links_module
 from proto.ipc.control import ShardState
+from proto.ipc.message import Reply
 from proto.ipc.operations import StateGet
 from proto.model.errors import TopicsError
+from proto.model.memory_shares import SMALLEST_WINDOW
 from tests.support.holder import CLUSTER, asker, holder, reaches, until
 
 
@@ -51,6 +53,55 @@ async def test_news_of_another_holder_ends_the_link_and_its_requests() -> None:
         await until(lambda: reaches(links))
         links.to(0).ask(StateGet(), "t", b"")
         await until(lambda: heir.requests)
+
+
+async def test_a_shard_that_is_given_away_gets_what_was_sent_and_no_more() -> None:
+    async with holder() as there, holder() as heir, asker(there) as links:
+        await until(lambda: reaches(links))
+        link = links.to(0)
+        sent = [link.ask(StateGet(), "t", b"x" * size) for size in (1, SMALLEST_WINDOW, SMALLEST_WINDOW, 1)]
+        await until(lambda: len(there.requests) == 2)
+        there.give()
+        await until(lambda: there.no_more)
+        assert len(there.requests) == 2, "those that wait for their window are not sent"
+        late = links.to(0).ask(StateGet(), "t", b"")
+        for pending in (*sent[2:], late):
+            assert isinstance(pending._outcome, TopicsError)
+            assert pending._outcome.detail["outcome"] == "not_done"
+        assert [pending._outcome for pending in sent[:2]] == [None, None], "it may still answer"
+        assert links.returns(0)
+        assert links.unheld(0)
+        peer, request = there.requests[0]
+        there.router.send(Reply(request.id), peer)
+        await until(lambda: sent[0]._outcome)
+        assert len(there.no_more) == 1
+        links.update([heir.state()])
+        await until(lambda: reaches(links) and links.to(0) is not link)
+        assert not links.returns(0)
+        assert isinstance(sent[1]._outcome, TopicsError)
+        assert sent[1]._outcome.detail["outcome"] == "unknown"
+
+
+async def test_a_link_says_that_it_asks_no_more_when_all_that_it_sent_was_read() -> None:
+    async with holder() as there, asker(there) as links:
+        await until(lambda: reaches(links))
+        answer, there.answer = there.answer, lambda request: None  # type: ignore[method-assign]
+        there.give()
+        await until(lambda: links.unheld(0) and there.requests)
+        assert not there.no_more
+        for peer, request in there.requests:
+            there.router.send(answer(request), peer)  # type: ignore[arg-type]
+        await until(lambda: there.no_more)
+
+
+async def test_a_link_that_is_given_up_says_so() -> None:
+    async with holder() as there, holder() as heir, asker(there) as links:
+        await until(lambda: reaches(links))
+        links.update([heir.state()])
+        await until(lambda: there.no_more)
+        assert not heir.no_more
+        await until(lambda: reaches(links))
+    assert there.no_more == there.names
 
 
 WRONG = {

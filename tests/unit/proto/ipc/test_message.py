@@ -18,6 +18,7 @@ from proto.ipc.message import (
     Cancel,
     Message,
     MessageError,
+    NoMore,
     Packing,
     Parked,
     Reply,
@@ -110,7 +111,7 @@ def test_a_reply_raises_its_error() -> None:
         plain.found()
 
 
-@pytest.mark.parametrize("message", [Parked(7), Cancel(8), Taken(2**40)])
+@pytest.mark.parametrize("message", [Parked(7), Cancel(8), Taken(2**40), NoMore()])
 def test_short_messages_survive_the_wire(message: Message) -> None:
     assert travelled(message) == message
 

@@ -7,13 +7,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import trio
 from msgspec.structs import replace
 
 from proto.ipc.control import Step, StepDone
 from proto.model.errors import TopicsError
-from shardd.process import giver
 from shardd.process.giver import Giver
 from shardd.replication.states import ReplicaState
 
@@ -37,7 +35,8 @@ class Scene:
         holder: Any = SimpleNamespace(save=self.waits("save"), shipper=self)
         self.caught_up, self.drain, self.idle = self.waits("caught_up"), self.waits("drain"), self.waits("idle")
         self.control = self.commits = self
-        self.giver = Giver(shard, self, holder, 1, self.reported)  # type: ignore[arg-type]
+        dismiss = self.waits("dismiss")
+        self.giver = Giver(shard, self, holder, 1, self.reported, dismiss)  # type: ignore[arg-type]
 
     def waits(self, name: str) -> Callable[[], Any]:
         self.may[name] = trio.Event()
@@ -79,11 +78,6 @@ class Scene:
                 await self.news.wait()
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giver, "LINGER_S", 0)
-
-
 @asynccontextmanager
 async def running() -> AsyncIterator[Scene]:
     scene = Scene()
@@ -122,8 +116,11 @@ async def test_a_shard_is_saved_then_refuses_ships_and_ends() -> None:
         assert scene.giver.given
         scene.replica.state = ReplicaState.DRAINED
         scene.may["drain"].set()
-        await scene.until("over")
+        await scene.until("dismiss")
         assert scene.done == [StepDone(3, "saved"), StepDone(3, "shipped"), StepDone(3, "ended")]
+        assert "over" not in scene.calls, "someone may still ask"
+        scene.may["dismiss"].set()
+        await scene.until("over")
         assert scene.refusal is not None, "also after the end"
 
 
@@ -155,6 +152,7 @@ async def test_nothing_goes_back_from_the_end() -> None:
         await scene.until("drain")
         scene.giver.ordered(None)
         scene.may["drain"].set()
+        scene.may["dismiss"].set()
         await scene.until("over")
         assert scene.refusal is not None
         assert scene.done == [], "the bucket did not answer: the next process looks"
@@ -170,6 +168,7 @@ async def test_a_stop_ends_the_term_whatever_is_ordered() -> None:
         await scene.until("drain")
         assert scene.refusal is not None
         assert scene.calls.index("sync") < scene.calls.index("drain")
+        scene.may["dismiss"].set()
         scene.may["drain"].set()
         await scene.until("over")
 
