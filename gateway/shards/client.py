@@ -268,7 +268,8 @@ class Shards:
                     reply = await pending.reply() if gone is None else await self._watched(pending, gone)
             except BaseException as error:
                 pending.abandon()
-                if isinstance(error, TopicsError) and _unsent(error) and moves.away(index):
+                replaced = pending.link is not self.links.current(index)
+                if isinstance(error, TopicsError) and _unsent(error) and (replaced or moves.away(index)):
                     since = since or trio.current_time()
                     if moves.patient(index, since):
                         continue
@@ -278,7 +279,8 @@ class Shards:
                 return reply
             await in_task()
             since = since or trio.current_time()
-            moves.refused(index)
+            if pending.link is self.links.current(index):  # else there is another one already
+                moves.refused(index)
             if was_parked and parked is not None:
                 await moves.over(index, since)
                 return reply

@@ -31,7 +31,7 @@ from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
 from proto.ipc.suspects import Suspects
 from proto.ipc.transport import Group, MessageSocket
-from proto.model.errors import TopicsError, not_ready, shutting_down
+from proto.model.errors import TopicsError, moving, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.process import driven, trace
 from proto.process.faults import faults
@@ -209,7 +209,7 @@ class Link:
         request = Request(ident, operation, topic, body, trace.current(), until_ns)
         pending: Pending[A] = Pending(self, request, now + timeout_s)
         if self.ended:
-            pending.resolve(self._is_given())
+            pending.resolve(Reply(ident, error=moving(self.state.index)))
             return pending
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
@@ -217,10 +217,6 @@ class Link:
             self._hand_over(request)
         self.waiting[ident] = pending
         return pending
-
-    def _is_given(self) -> TopicsError:
-        index = self.state.index
-        return not_ready(f"shard {index} moves to another machine; retry shortly", shard=index, outcome="not_done")
 
     def _hand_over(self, request: Request) -> None:
         self._socket.send(request)
@@ -296,8 +292,8 @@ class Link:
 
     def _stop_asking(self) -> None:
         """The shard is given away: send no more requests, and say so when what was sent has been read. The answer to a
-        ping shows that: refusals of what came before it have arrived, too. Requests that wait for their window were not
-        carried out."""
+        ping shows that: refusals of what came before it have arrived, too. Requests that wait for their window, and
+        later ones, are refused here, as the shard would."""
         self.ended = True
         ping = Request(next(self._owner.ids), Ping())
         read = self.waiting[ping.id] = Pending(self, ping, time.monotonic() + self._owner.timeout_s)
@@ -308,7 +304,7 @@ class Link:
         for ident in unsent:
             pending = self.waiting.pop(ident, None)
             if pending is not None:
-                pending.resolve(self._is_given())
+                pending.resolve(Reply(ident, error=moving(self.state.index)))
 
     def _say_no_more(self, outcome: Outcome) -> None:
         if isinstance(outcome, Reply):

@@ -14,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import trio
+
 from proto.ipc.control import Orders, ShardState, Start
 from proto.model.limits import Limits
 from proto.model.replication import BY_NAME
 from shardd.clock import SystemClock
 from shardd.errors import ShardError
 from shardd.shard import Shard
-from shardd.storage.disk import RealDisk
+from shardd.storage.disk import Claim, RealDisk
 
 if TYPE_CHECKING:
     from proto.ipc.remote import RemoteRouter
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from shardd.replication.role import Role
     from shardd.replication.shipper import Holder
     from shardd.replication.store import Store
+
+CLAIM_AGAIN_S = 0.05
+"""Pause between two attempts to have a directory that the roster removes files of."""
 
 
 class BucketError(ShardError):
@@ -59,6 +64,22 @@ class Copy:
         self.holder: Holder | None = None
         self.giver: Giver | None = None
         """Set while the shard is open, if there are other machines."""
+        self._claim: Claim | None = None
+
+    async def claim(self) -> None:
+        """Have the shard's directory to this process, when the roster does not remove its files. Raises OSError."""
+        while self._claim is None:
+            try:
+                self._claim = Claim(self._path)
+            except BlockingIOError:
+                await trio.sleep(CLAIM_AGAIN_S)
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._claim is not None:
+            self._claim.close()
 
     def begin(self, remote: RemoteRouter | None = None) -> None:
         """`remote` is where the shard hears other machines. Raises `BucketError`."""

@@ -39,7 +39,7 @@ from proto.ipc.control_link import ControlLink
 from proto.ipc.in_hand import InHand
 from proto.ipc.links import Links
 from proto.ipc.operations import REGISTRAR
-from proto.ipc.remote import KeyPair, RemoteError, RemoteRouter
+from proto.ipc.remote import KeyPair, RemoteRouter
 from proto.ipc.transport import MessageSocket
 from proto.model.limits import Limits
 from proto.process.core_dumps import leave_no_core
@@ -223,12 +223,19 @@ async def _run(link: ControlLink) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = start.limits
-    copy = bucket.Copy(start, path, limits)
+    with bucket.Copy(start, path, limits) as copy:
+        return await _begin(link, start, copy, path, limits)
+
+
+async def _begin(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
+    """Serve with what the shard needs. Returns the exit status."""
     remote: RemoteRouter | None = None
     try:
+        if start.cluster is not None:
+            await copy.claim()
         remote = _listen(start.cluster, limits)
         copy.begin(remote)
-    except (bucket.BucketError, RemoteError) as error:
+    except (bucket.BucketError, OSError) as error:
         await _failed(link, start.index, error)
         return EXIT_PERMANENT
     copy.told(start.states)

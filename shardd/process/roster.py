@@ -145,7 +145,7 @@ class RosterProcess:
         from shardd.replication.attach import MARK
         from shardd.replication.objects import Objects
         from shardd.standby.closed_log import ClosedLog
-        from shardd.storage.disk import RealDisk
+        from shardd.storage.disk import Claim, RealDisk
 
         start, cluster = self._start, self._start.cluster
         assert cluster is not None
@@ -155,12 +155,15 @@ class RosterProcess:
         objects, reason = Objects(self._store, shard, "", "", "", int), "something in them may be in no bucket"
         closed = ClosedLog(RealDisk(), path, objects, shard, start.limits, cluster.place)
         try:
-            await trio.to_thread.run_sync(closed.open)
-            term = await trio.to_thread.run_sync(objects.newest_term)
-            held = term is not None and term.member not in ("", cluster.member)
-            if held and await trio.to_thread.run_sync(closed.clear):
-                log.info("files_removed", shard=shard, path=str(path))
-                return
+            with Claim(path):
+                await trio.to_thread.run_sync(closed.open)
+                term = await trio.to_thread.run_sync(objects.newest_term)
+                held = term is not None and term.member not in ("", cluster.member)
+                if held and await trio.to_thread.run_sync(closed.clear):
+                    log.info("files_removed", shard=shard, path=str(path))
+                    return
+        except BlockingIOError:
+            return  # a process of the shard is being started
         except (ShardError, OSError) as error:
             reason = str(error)
         log.warning("files_kept", shard=shard, path=str(path), reason=reason)

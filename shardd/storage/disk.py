@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -24,6 +25,8 @@ from typing import Protocol
 from proto.format.buffer import Buffer
 
 IOV_MAX = 1024
+_NO_DIRECTORY_LOCKS = frozenset((errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP))
+"""Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
 
 def is_full(error: OSError) -> bool:
@@ -36,6 +39,29 @@ def identity(path: Path) -> tuple[int, int]:
     name. Raises OSError."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
+
+
+class Claim:
+    """A directory that no other process claims, until this is closed or the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BlockingIOError if another process has it, OSError."""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class File(Protocol):

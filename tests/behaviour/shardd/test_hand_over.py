@@ -220,6 +220,7 @@ async def test_while_a_shard_is_handed_over_each_request_is_done_or_certainly_no
                 async def write(first: int) -> None:
                     for number in range(first, first + 1_000_000):
                         answers.append(await append(gateway, number))
+                        await trio.lowlevel.checkpoint()  # a refusal may be there at once
 
                 for writer in range(4):
                     writers.start_soon(write, writer * 1_000_000)

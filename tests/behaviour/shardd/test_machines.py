@@ -63,7 +63,8 @@ class Machine:
         self.machines.join(self.roster, self.shards, lambda index: True)  # type: ignore[arg-type]
         self.changed = trio.Event()
         self.over = False
-        (path / name).mkdir(exist_ok=True)
+        for shard in range(SHARDS):
+            (path / name / f"shard-{shard:02d}").mkdir(parents=True, exist_ok=True)
         (path / "bucket").mkdir(exist_ok=True)
         for child in (*self.shards, self.roster):
             nursery.start_soon(self._keep, child)

@@ -38,11 +38,12 @@ from proto.ipc.control import (
 from proto.ipc.control_link import ControlLink
 from proto.model.limits import Limits
 from shardd.process import roster
+from shardd.process.bucket import Copy
 from shardd.replication.attach import FORMAT, Mark, Service, Term, write_mark
 from shardd.replication.names import ShardNames
 from shardd.roster.members import Member
 from shardd.roster.roster import Roster
-from shardd.storage.disk import RealDisk
+from shardd.storage.disk import Claim, RealDisk
 
 CREATED_MS = 77
 SHARDS = 2
@@ -202,6 +203,38 @@ async def test_files_of_shards_that_are_not_needed_are_removed_if_the_bucket_has
     }
     assert list((tmp_path / "data" / "shard-01").iterdir()) == []
     assert (tmp_path / "data" / "shard-00" / "topics" / "x").exists()
+
+
+async def test_a_process_of_the_shard_and_the_removal_of_its_files_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = trio.Event()
+
+    def spare(self: Roster, now: float) -> set[int]:
+        looked.set()
+        return {1}
+
+    monkeypatch.setattr(Roster, "spare", spare)
+    monkeypatch.setattr(roster, "TIDY_S", 0.01)
+    path, url = tmp_path / "data" / "shard-01", (tmp_path / "bucket").as_uri()
+    async with running(tmp_path, monkeypatch) as there:
+        path.mkdir()
+        write_mark(RealDisk(), path, Mark(url, "l", part=0))
+        there.term(1, 5, "two")
+        started = Claim(path)
+        await there.receive(Ready)
+        await there.link.send(Shards([ShardState(shard, "elsewhere") for shard in range(SHARDS)]))
+        for _ in range(3):
+            looked = trio.Event()
+            await looked.wait()
+        assert [each.name for each in path.iterdir()] == ["bucket.json"]
+        with Copy(Start("shard", Limits()), path, Limits()) as copy:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(copy.claim)
+                await trio.sleep(0.01)
+                assert nursery.child_tasks, "another process has it"
+                started.close()
+        await there.link.send(Stop())
 
 
 @asynccontextmanager
