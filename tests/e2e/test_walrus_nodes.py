@@ -154,7 +154,7 @@ def test_when_a_leader_is_lost_its_segments_stay_its_own_and_another_node_leads_
         assert metrics(rest[0])["current_leader"] != first
         assert metrics(rest[0])["current_term"] > before["current_term"]
     lost.start(wait=False)
-    until(lambda: agree(*three), "three nodes that agree", PATIENCE_S)
+    until(lambda: agree(*three) and ready(lost), "three nodes that agree, and reach the shards", PATIENCE_S)
     assert metrics(lost)["id"] == first, "a restart gave the machine another number"
     assert state(lost, "logs")["segment_leaders"]["1"] == first
     got = []

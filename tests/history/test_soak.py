@@ -31,7 +31,7 @@ def test_a_short_soak_samples_everything_and_an_overload_keeps_its_bounds(tmp_pa
         loaded = overload.run(service, tmp_path, 2, many=100)
     names = set(found.series)
     for process in ("gateway", "shard-00", "shard-01", "supervisor"):
-        assert {f"{process}, MB", f"{process}, descriptors", f"{process}, threads"} <= names
+        assert {f"{process}, {what}" for what in samples.OF_PROCESS} <= names
     assert samples.expected(found.pids) <= names
     assert found.judged.keys() == names
     assert {kind for kind in KINDS if not found.counts.get(f"{kind} ok")} <= RARE
