@@ -176,6 +176,11 @@ class RemoteRouter(MessageSocket):
         if not self._planned:
             self._plan()  # to look for input of which the descriptor does not tell any more
 
+    def silent(self, for_s: float) -> set[bytes]:
+        """The askers that have sent nothing for `for_s` seconds."""
+        before = time.monotonic() - for_s
+        return {peer for peer, heard in self._heard.items() if heard <= before}
+
     def forget_lost(self, for_s: float) -> list[bytes]:
         """The askers that are heard no more, or have sent nothing for `for_s` seconds. They are forgotten."""
         before = time.monotonic() - for_s

@@ -42,6 +42,10 @@ DIED_OVER_S = 60.0
 """For how long a shard tells other machines what its last process died over."""
 DISMISS_S = 5.0
 """For so long at most the process of a shard that was given away waits for its askers."""
+LATE_S = 2.0
+"""It does not wait for one on another machine that has sent nothing for so long, not even a ping."""
+LOOK_S = 0.1
+"""Seconds between two looks for such askers."""
 UNHEARD_S = 5.0
 """An asker on another machine that has sent nothing for so long is gone. It sends a ping each second."""
 _Result = TypeVar("_Result")
@@ -154,7 +158,8 @@ class Server:
     async def dismiss(self) -> None:
         """Tell all askers that the shard, which refuses requests, is given away, and wait until each has said that it
         sends no more. Then it knows that what it sent before was refused: nothing is lost with the socket. An asker
-        that says nothing is waited for no longer than `DISMISS_S`."""
+        that says nothing is waited for no longer than `DISMISS_S`, and one whose machine may be lost for less: until
+        this process has ended, its machine does not follow the next holder."""
         self._dismissed = set()
         self._shard.given = True
         deferred, self._deferred = self._deferred, {}
@@ -163,12 +168,16 @@ class Server:
             for each in deferred.get(peer, ()):
                 self._take(each, peer, respond)
         with trio.move_on_after(DISMISS_S):
-            while not self._dismissed.issuperset(self._responds):
+            while self._undismissed():
                 self._fewer = trio.Event()
-                await self._fewer.wait()
+                with trio.move_on_after(LOOK_S):
+                    await self._fewer.wait()
             return
-        silent = [peer.decode() for peer in self._responds if peer not in self._dismissed]
-        log.warning("askers_not_dismissed", askers=silent)
+        log.warning("askers_not_dismissed", askers=[peer.decode() for peer in self._undismissed()])
+
+    def _undismissed(self) -> set[bytes]:
+        late = set() if self._remote is None else self._remote.silent(LATE_S)
+        return self._responds.keys() - (self._dismissed or set()) - late
 
     def _sends_no_more(self, peer: bytes) -> None:
         if self._dismissed is not None:

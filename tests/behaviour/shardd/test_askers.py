@@ -55,6 +55,7 @@ class Remote(Socket):
         super().__init__()
         self.over: list[bytes] = []
         self.forget_lost: Callable[[float], list[bytes]] = lambda for_s: []
+        self.silent: Callable[[float], set[bytes]] = lambda for_s: set()
 
     def tell_over(self, peer: bytes) -> None:
         self.over.append(peer)
@@ -243,6 +244,11 @@ async def test_a_shard_that_is_given_away_waits_for_no_asker_that_is_gone_or_han
         nursery.start_soon(scene.server.dismiss)
         await trio.testing.wait_all_tasks_blocked()
         scene.loses_gateway()
+    scene.ask(link(1), "append", "q", {"records": [{"data": 1}]})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.server.dismiss)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.remote.silent = lambda for_s: {link(1)}
     scene.ask(OTHER, "append", "q", {"records": [{"data": 1}]})
     monkeypatch.setattr(server, "DISMISS_S", 0.01)
     await scene.server.dismiss()
