@@ -56,7 +56,7 @@ async def watch(client: Client, **what: Any) -> str:
 
 
 async def test_requests_meet_latency_and_no_error(tmp_path: Path) -> None:
-    async with service(tmp_path) as (there, stage, client), trio.open_nursery() as nursery:
+    async with service(tmp_path) as (there, stage, client):
         topic, given, written = there.name(1), trio.Event(), []
 
         async def write(worker: int) -> None:
@@ -67,16 +67,15 @@ async def test_requests_meet_latency_and_no_error(tmp_path: Path) -> None:
                     written.append([worker, number])
                     number += 1
 
-        for worker in range(8):
-            nursery.start_soon(write, worker)
-        for machine in (0, 2, 1):
-            count = len(written)
-            await there.give(1, machine)
-            while len(written) < count + 20:  # noqa: ASYNC110 - what it looks at has no event
-                await trio.sleep(0.001)
-        given.set()
-        while stage.gateway.flight.count:  # noqa: ASYNC110 - what it looks at has no event
-            await trio.sleep(0.001)
+        async with trio.open_nursery() as writers:
+            for worker in range(8):
+                writers.start_soon(write, worker)
+            for machine in (0, 2, 1):
+                count = len(written)
+                await there.give(1, machine)
+                while len(written) < count + 20:  # noqa: ASYNC110 - what it looks at has no event
+                    await trio.sleep(0.001)
+            given.set()
         body = b'{"from_seq":0,"limit":100000}'
         found = (await client.ask("POST", f"/v0/topics/{topic}/diff", body)).json["records"]
         assert sorted(record["data"] for record in found) == sorted(written), "each once"
