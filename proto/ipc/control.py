@@ -269,6 +269,8 @@ class Placement(Struct, frozen=True, tag=True):
     """The shards that are to have a process on this machine; None leaves it as it is."""
     holders: list[Holder] = []
     """By shard."""
+    moving: list[int] = []
+    """The shards that are moved between machines, or are to be next."""
 
 
 class Orders(Struct, frozen=True, tag=True):
@@ -278,6 +280,8 @@ class Orders(Struct, frozen=True, tag=True):
     """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
     step: Step | None = None
     """As in `Placement`, if it is this shard's."""
+    moving: bool = False
+    """Whether the shard is moved, or is to be next: the log's end, and the next term, are looked for often."""
 
 
 class Local(Struct, frozen=True, tag=True):

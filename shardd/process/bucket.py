@@ -148,6 +148,7 @@ class Copy:
         """What the roster has decided about the shard."""
         if self.role is not None:
             self.role.ranked(orders.rank)
+            self.role.hurry(orders.moving)
         if self.giver is not None:
             self.giver.ordered(orders.step)
 

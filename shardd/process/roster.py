@@ -113,7 +113,7 @@ class RosterProcess:
                 for shard, held in enumerate(roster.holders)
             ]
         wanted = sorted(roster.wanted(self.membership.now()) - {self._tidies})
-        placement = Placement(self._ranks, step, self.refused, wanted, self._holders)
+        placement = Placement(self._ranks, step, self.refused, wanted, self._holders, sorted(roster.moving))
         if placement != self._told:
             self._told = placement
             await self._link.send(placement)

@@ -31,6 +31,8 @@ TURN_S = 0.1
 """Seconds between two looks of the roster at the time."""
 TERMS_S = 0.5
 """Seconds between two questions for the next terms of the shards that have no process here."""
+MOVING_S = 0.1
+"""The same, for those that are moved."""
 READS = 8
 """Calls that read, at once."""
 WITHDRAW_S = 3.0
@@ -77,11 +79,13 @@ class Membership:
         """Run the roster until cancelled, or until it is refused."""
         while not await self._try(self._is_ours, self._reads):  # noqa: ASYNC110 - the bucket has no event
             await trio.sleep(min(self._patience_s, 1.0))
+        roster = self.roster
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._number)
-            nursery.start_soon(self._watch_terms)
-            while self.roster.state is not RosterState.REFUSED:
-                request = self.roster.tick(self.now(), time.time())
+            nursery.start_soon(self._watch_terms, TERMS_S, lambda index: index not in roster.runs)
+            nursery.start_soon(self._watch_terms, MOVING_S, lambda index: index in roster.moving)
+            while roster.state is not RosterState.REFUSED:
+                request = roster.tick(self.now(), time.time())
                 if request is not None:
                     nursery.start_soon(self._carry, request)
                 await self._decided()
@@ -145,17 +149,17 @@ class Membership:
         alive = None if index in self.roster.runs else objects.alive(term.term)
         return Held(term.term, term.member, alive, term.ttl_ms / 1000, term.shown, term.endpoint, term.key)
 
-    async def _watch_terms(self) -> None:
-        """Look at once when another machine has taken a shard whose requests go from here to its holder."""
+    async def _watch_terms(self, pause_s: float, watched: Callable[[int], bool]) -> None:
+        """Look at once when another machine has taken one of the shards that are `watched`."""
         limiter = trio.CapacityLimiter(1)
         while True:
             for index, objects in enumerate(self._objects):
-                if index not in self.roster.runs:
+                if watched(index):
                     with trio.move_on_after(self._patience_s):
                         if await self._try(objects.has_later_term, limiter):
                             self.roster.look_again()
                             self._wake.set()
-            await trio.sleep(TERMS_S)
+            await trio.sleep(pause_s)
 
     async def _tell(self, members: Mapping[str, Member]) -> None:
         self._known = dict(members)

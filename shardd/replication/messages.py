@@ -182,6 +182,8 @@ class Timing:
     time_to_live: float = 10.0
     follow: float = 0.25
     """Between two reads of a part that is not there yet."""
+    hurry: float = 0.05
+    """The same, of a shard that is moved."""
     retry: float = 0.05
     """Pause after a request without a clear answer; it doubles up to `retry_most`."""
     retry_most: float = 1.0

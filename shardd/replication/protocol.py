@@ -68,6 +68,9 @@ class Replica:
     """How many machines are to claim before this one: once a term is over, it waits for so many thirds of the time to
     live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
 
+    hurries = False
+    """Whether the shard is moved: its log gets a fence or an end soon. The caller may change it at any time."""
+
     def __init__(
         self,
         nonce: str,
@@ -395,7 +398,7 @@ class Replica:
         self._doubt = False
         if request.ends:
             self._damaged = False
-        self._read_at = now + self._timing.follow
+        self._read_at = now + (self._timing.hurry if self.hurries else self._timing.follow)
         self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
         if self.state is ReplicaState.FENCING and self._may_answer(now):
             self._doubt = True

@@ -57,6 +57,8 @@ from shardd.replication.store import StoreError
 
 TURN_S = 0.1
 """Seconds between two looks of the protocol at the time."""
+HURRY_S = 0.025
+"""The same, of a shard that is moved."""
 RETRY_S = 1.0
 DRAIN_TIMEOUT = 5.0
 ALONE_AFTER_S = 5.0
@@ -90,6 +92,7 @@ class Role:
         self._timing = timing
         self._check = check
         self._leads, self._rank = leads, rank
+        self._hurries = False
         self.waits = replication.awaited
         """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -149,6 +152,13 @@ class Role:
         if changed and self.replica is not None:
             self.replica.rank = rank
             self.replica.look_again()
+            self._wake.set()
+
+    def hurry(self, hurries: bool) -> None:
+        """Whether the shard is moved, so that its next holder is looked for often."""
+        changed, self._hurries = hurries != self._hurries, hurries
+        if changed and self.replica is not None:
+            self.replica.hurries = hurries
             self._wake.set()
 
     @property
@@ -238,7 +248,7 @@ class Role:
             automatic=self.waits,
             follows=not self._leads,
         )
-        self.replica.rank = self._rank
+        self.replica.rank, self.replica.hurries = self._rank, self._hurries
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()
 
@@ -277,7 +287,7 @@ class Role:
         while True:
             self._do(self._protocol.tick(self._now()))
             self._look_for_holder()
-            with trio.move_on_after(TURN_S):
+            with trio.move_on_after(HURRY_S if self._hurries else TURN_S):
                 await self._wake.wait()
             self._wake = trio.Event()
 

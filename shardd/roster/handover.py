@@ -14,9 +14,9 @@
     void        given up: the shard is served as before
     lost        the shard has no term of this process any more
 
-The giver gives up before the end when the target is away, is leaving, or was started again; when the entry is not ours;
-when two thirds of the time have passed after which others take the entry for void; and when requests were refused for
-as long as gateways hold them.
+The giver gives up before the end when the target may be lost, is leaving, or was started again; when the entry is not
+ours; when two thirds of the time have passed after which others take the entry for void; and when requests were refused
+for as long as gateways hold them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class HandOver:
             self._refused_at = now
 
     def tick(self, now: float, target: Member | None) -> None:
-        """Give up what takes too long, or leads nowhere. `target` is the member; None if it is away."""
+        """Give up what takes too long, or leads nowhere. `target` is the member; None if it may be lost."""
         late = now - self._began >= self._timing.void * 2 / 3
         late = late or (self._refused_at is not None and now - self._refused_at >= self._timing.patience)
         if late or target is None or target.leaving or target.nonce != self._target_nonce:

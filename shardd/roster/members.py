@@ -6,7 +6,8 @@ machines may see different members, and each member's word counts for itself onl
 
     standing     seen                                                    claims         gets shards by moves
     PLACEABLE    it changed within twice the time to live                by its rank    yes
-    UNPROVEN     it was found, and has not changed yet                   by its rank    no
+    UNPROVEN     it has not changed since it was found, or for two       by its rank    no
+                 thirds of the time to live: it may be lost
     HELD_BACK    its wall clock is wrong by more than a second, or it    last           only of a machine that leaves,
                  comes and goes and got a shard within the hour                         if none is placeable
     LEAVING      it says so                                              never          no: it gives all of them away
@@ -95,6 +96,7 @@ class Sighting:
     changed_at: float
     """End of the look that first showed the object as it is."""
     proven: bool = False
+    """Whether it changed lately."""
     away: bool = False
     returned_at: list[float] = field(default_factory=list)
     skewed: bool = False
@@ -124,8 +126,11 @@ class Members:
                 sighting.proven, sighting.away = True, False
                 sighting.skewed = _skewed(member, before_s, now_wall_s)
         for machine, sighting in self._sightings.items():
-            if machine not in objects or began - sighting.changed_at >= 2 * self._longer(sighting.member):
+            unchanged_s, time_to_live = began - sighting.changed_at, self._longer(sighting.member)
+            if machine not in objects or unchanged_s >= 2 * time_to_live:
                 sighting.away = True
+            if unchanged_s >= time_to_live * 2 / 3:
+                sighting.proven = False
 
     def _longer(self, member: Member) -> float:
         return max(self._timing.time_to_live, member.ttl_ms / 1000)

@@ -6,6 +6,7 @@ A `Roster` gets answers and the time, and returns the request to make next:
     answered(request, found, now…)   the answer; None if there was none in time
     held, lags, runs                 set by the caller: the shards that this machine holds, follows, has a process of
     wanted(now), rank(shard)         which shards it is to run, and when it may claim each of them
+    moving                           whose next holders are to be looked for often
     spare(now)                       the shards whose files it needs no more
     handover                         what it is giving away; the caller reports how far it is
     leave()                          give all shards away
@@ -26,7 +27,7 @@ one is refused. If two of them have begun at the same moment, the one with the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -123,6 +124,8 @@ class Roster:
         """Shards without a process here whose newest term gave no sign of life for the time to live."""
         self._unchanged_since = [math.inf] * shards
         """End of the look that first showed each shard's term and sign of life as they are."""
+        self._coming: Mapping[int, str] = {}
+        """The shards that their holders mean for other machines, and these machines."""
         self._needed: Set[int] = frozenset()
         self._needed_at: dict[int, float] = {}
         """When this machine last needed to run each shard, as far as is known."""
@@ -162,10 +165,7 @@ class Roster:
     def _need(self, now: float) -> None:
         needed = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
         needed |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
-        for shard, held in enumerate(self.holders):
-            giver = self.members.member(held.machine)
-            if giver is not None and giver.gives.get(shard) == self.machine:
-                needed.add(shard)
+        needed |= {shard for shard, target in self._coming.items() if target == self.machine}
         self._needed = needed
         known = {shard: self._needed_at.get(shard, now) for shard in range(len(self.holders))}
         self._needed_at = {**known, **dict.fromkeys(needed, now)}
@@ -183,6 +183,12 @@ class Roster:
     def move(self) -> Move | None:
         """The move that is pending."""
         return self.moves.pending(lambda shard: self.holders[shard].term)
+
+    @property
+    def moving(self) -> Set[int]:
+        """The shards that are moved, or are to be next."""
+        move = self.move
+        return {*self._coming, *self._gives, *(() if move is None else (move.shard,))}
 
     def refuses(self, shard: int) -> bool:
         """Whether requests to the shard are to be refused as `moving`."""
@@ -267,6 +273,8 @@ class Roster:
         self._observe(found.holders, now)
         for move in self.moves.looked(found.moves, self._asked_at, now):
             self.members.placed(move.target, now)
+        givers = ((shard, self.members.member(held.machine)) for shard, held in enumerate(self.holders))
+        self._coming = {shard: giver.gives[shard] for shard, giver in givers if giver and shard in giver.gives}
         self._need(now)
         self._offer(now)
 
@@ -343,6 +351,8 @@ class Roster:
             return
         if self.held.get(handover.move.shard) != handover.move.term:
             handover.meet(HandOverEvent.LOST, now)
-        handover.tick(now, self.members.member(handover.move.target))
+        target = handover.move.target
+        lost = self._standings.get(target) is Standing.UNPROVEN
+        handover.tick(now, None if lost else self.members.member(target))
         if handover.over:
             self.handover = None

@@ -122,7 +122,8 @@ class Machines:
         """What the roster has decided about a shard."""
         ranks, step = self.placement.ranks, self.placement.step
         mine = step is not None and step.shard == index
-        return Orders(ranks[index] if index < len(ranks) else inf, step if mine else None)
+        rank = ranks[index] if index < len(ranks) else inf
+        return Orders(rank, step if mine else None, index in self.placement.moving)
 
     def phase(self, index: int, phase: str) -> str:
         """The phase of a shard. One whose term is being ended takes no more requests."""

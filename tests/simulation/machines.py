@@ -115,7 +115,7 @@ class Node(Process):
         for seat in self.seats:
             index = seat.shard.index
             if seat.replica is not None:
-                seat.replica.rank = roster.rank(index)
+                seat.replica.rank, seat.replica.hurries = roster.rank(index), index in roster.moving
                 if index not in wanted and seat.replica.state is ReplicaState.STANDBY:
                     seat.stop()
             elif index in wanted and self.cluster.time.now >= seat.down_until:

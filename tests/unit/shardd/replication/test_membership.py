@@ -154,6 +154,18 @@ async def test_the_next_term_of_a_shard_without_a_process_here_is_seen_between_t
         assert not [name for _, name in store.calls if name == names[1].term(1)], "its process sees to that"
 
 
+async def test_the_next_term_of_a_shard_that_is_moved_is_asked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the process that has given it away still runs."""
+    monkeypatch.setattr("shardd.replication.membership.TERMS_S", 10_000)
+    store, names = bucket(), ShardNames(1)
+    async with running(store, ttl_s=10_000) as (membership, _):
+        membership.roster.runs = {0, 1}
+        await until(lambda: "members/a" in store.objects)
+        monkeypatch.setattr(Roster, "moving", {1})
+        store.objects[names.term(1)] = msgspec.json.encode(Term(1, "n1", "host", 0, member="b"))
+        await until(lambda: membership.roster.holders[1].term == 1)
+
+
 async def test_a_machine_that_stops_is_a_member_no_more() -> None:
     store = bucket()
     async with running(store) as (membership, heard):

@@ -322,6 +322,17 @@ def test_a_holder_is_replaced_when_it_is_silent(bench: Bench, counter: int, sinc
     assert bench.asked(CreatePart).part == Part(2, Kind.FENCE, 5, "me", 9, 8)
 
 
+def test_the_log_of_a_shard_that_is_moved_is_read_often(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    for hurries, pause in ((False, TIMING.follow), (True, TIMING.hurry), (False, TIMING.follow)):
+        bench.replica.hurries = hurries
+        bench.answer(ReadPart, Result.ABSENT)
+        bench.wait(pause - 0.01)
+        assert not bench.open_reads()
+        bench.wait(0.011)
+        assert bench.open_reads()
+
+
 def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -> None:
     bench.replica.take_over()
     bench.see(4, "other", 17)

@@ -47,6 +47,13 @@ def test_a_machine_is_placed_upon_only_when_it_was_seen_to_live(observer: Observ
     assert observer.look(Member("a", "n", beat=8, at_ms=round(1000 * observer.wall_s))) == {"a": Standing.PLACEABLE}
 
 
+def test_nothing_is_moved_to_a_machine_that_may_be_lost(observer: Observer) -> None:
+    observer.lives(9)
+    assert observer.lives(3, beats=False) == {"a": Standing.PLACEABLE}, "one look was late"
+    assert observer.lives(3, beats=False) == {"a": Standing.UNPROVEN}
+    assert observer.lives(3) == {"a": Standing.PLACEABLE}
+
+
 def test_a_machine_that_did_not_change_for_twice_the_time_to_live_is_away(observer: Observer) -> None:
     observer.lives(9)
     assert "a" in observer.lives(15, beats=False)

@@ -356,6 +356,33 @@ def test_nothing_is_given_to_a_machine_that_has_not_caught_up() -> None:
     assert len(scene.bucket.moves) == 1
 
 
+def test_a_machine_that_was_lost_is_given_nothing() -> None:
+    """Its object says for twice the time to live that it follows, and has no shard any more."""
+    scene = Scene("a", "b", "c")
+    for machine, shards in {"a": (0, 1), "b": (2,), "c": (3,)}.items():
+        scene.hold(machine, *shards)
+    scene.ready("b", 0, 1)
+    scene.wait(9)
+    del scene.rosters["b"]
+    scene.wait(9)
+    scene.hold("a", 2, term=2)
+    scene.ready("c", 0, 1, 2)
+    scene.wait(6)
+    assert "b" in scene.rosters["a"].members.standings(scene.now)
+    assert [move.target for move in scene.bucket.moves.values()] == ["c"]
+
+
+def test_a_target_that_may_be_lost_ends_the_hand_over_before_the_end(pair: Scene) -> None:
+    giver = pair.rosters["a"]
+    del pair.rosters["b"]
+    giver.report(HandOverEvent.SAVED, pair.now)
+    pair.wait(3)
+    assert given(pair) is HandOverState.REFUSING
+    pair.wait(3)
+    assert given(pair) is None
+    assert not giver.refuses(pair.bucket.moves[1].shard)
+
+
 def test_a_machine_that_does_not_hold_a_shard_gives_none_away() -> None:
     """1. It was stopped. 2. Another one took the shard. 3. It wakes, and what it has seen last is old."""
     scene = Scene("a", "b")
@@ -390,6 +417,28 @@ def test_the_whole_way(pair: Scene) -> None:
     pair.wait(3)
     assert pair.rosters["b"].move == pair.bucket.moves[2]
     assert pair.bucket.moves[2].shard != shard
+
+
+def test_all_know_which_shard_is_moved_from_the_holders_wish_to_the_next_term() -> None:
+    scene = Scene("a", "b", "c")
+    scene.hold("a", 0, 1)
+    scene.hold("b", 2)
+    scene.wait(9)
+    wishes = dict(scene.bucket.members["a"].gives)
+    assert list(wishes.values()) == ["c"]
+    assert [roster.moving for roster in scene.rosters.values()] == [wishes.keys()] * 3
+    scene.ready("c", *wishes)
+    scene.wait(9)
+    giver = scene.rosters["a"]
+    assert giver.handover is not None
+    assert [roster.moving for roster in scene.rosters.values()] == [wishes.keys()] * 3
+    for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
+        giver.report(event, scene.now)
+    for shard in wishes:
+        del giver.held[shard]
+        scene.hold("c", shard, term=2)
+    scene.wait(9)
+    assert [roster.moving for roster in scene.rosters.values()] == [set()] * 3
 
 
 def test_an_entry_whose_creation_got_no_answer_is_looked_for() -> None:

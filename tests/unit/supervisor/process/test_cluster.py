@@ -154,6 +154,11 @@ def test_a_shard_is_to_claim_nothing_before_the_roster_has_said_so(scene: Scene)
     assert (scene.machines.of_shard(1).rank, scene.machines.of_shard(1).member) == (2, "id")
 
 
+def test_a_shard_that_is_moved_is_told(scene: Scene) -> None:
+    scene.roster.heard(Placement([0, 2], moving=[1]))
+    assert [scene.news(shard)[1] for shard in scene.shards] == [Orders(0), Orders(2, moving=True)]
+
+
 def test_when_the_roster_dies_ranks_stay_and_what_is_given_away_is_kept(scene: Scene) -> None:
     scene.roster.heard(Placement([0, 2], STEP))
     scene.machines.saw(scene.roster)
