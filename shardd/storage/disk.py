@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -23,10 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 from proto.format.buffer import Buffer
+from proto.process.directory_lock import lock_directory
 
 IOV_MAX = 1024
-_NO_DIRECTORY_LOCKS = frozenset((errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP))
-"""Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
 
 def is_full(error: OSError) -> bool:
@@ -48,11 +46,10 @@ class Claim:
         """Raises BlockingIOError if another process has it, OSError."""
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in _NO_DIRECTORY_LOCKS:
-                self.close()
-                raise
+            lock_directory(self._descriptor)
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proto.process.directory_lock import lock_directory
 from supervisor.config.settings import MAX_SHARDS
 from supervisor.errors import SupervisorError
 from supervisor.process.safe_folder import Folder, NotPlain, read
@@ -59,8 +60,6 @@ TAKEOVER_S = 5.0
 """How long to wait for the processes of a killed predecessor to exit."""
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _OPEN_TO_OTHERS = 0o066
-_NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
-"""Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
 
 class DataDirError(SupervisorError):
@@ -283,14 +282,11 @@ def _lock_directory(descriptor: int) -> bool:
     """Lock the directory. Returns False if another process has its lock and may be a stranger's: who can open a
     directory can lock it. Raises `BlockingIOError` if only this user and root can."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_directory(descriptor)
     except BlockingIOError:
         if not os.fstat(descriptor).st_mode & _OPEN_TO_OTHERS:
             raise
         return False
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_LOCKS:
-            raise
     return True
 
 
