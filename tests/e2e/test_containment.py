@@ -118,6 +118,7 @@ def test_a_request_that_ended_the_shard_twice_is_not_sent_again(defective: Servi
         assert (status, answer["error"]["detail"]["outcome"]) == (503, "unknown")
     status, answer = settled(defective, "GET", path)
     assert (status, answer["error"]["code"], answer["error"]["detail"]["outcome"]) == (500, "internal", "not_done")
+    assert defective.log_text().count("event=child_died") == 2
     assert f"suspect={answer['error']['detail']['id']}" in defective.log_text()
     before = pid_of(defective)
     assert {settled(defective, "GET", path)[0] for _ in range(9)} == {500}, "at each gateway"
