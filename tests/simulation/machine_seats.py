@@ -147,9 +147,10 @@ class Seat(Machine):
 
     def _note_tail(self) -> None:
         """Frames that this machine had not shipped when it held the shard before are kept, since nothing contradicts
-        them. A holder in between did not have them, so they may be more than what the shard is booked with."""
+        them. A holder in between did not have them, so they may be more than what the shard is booked with. A deletion
+        among them may not last, and its process reports so."""
         if len(self.disk.log) > self.shipped and self.shard.limits:
-            more = Holdings(self).staged.bytes - self.shard.limits[max(self.shard.limits)]
+            more = Holdings(self).lasting.bytes - self.shard.limits[max(self.shard.limits)]
             self.shard.cluster.excess += max(more, 0)
 
     def answer(self, request: Request, answer: Answer) -> None:
