@@ -19,6 +19,7 @@
 # make bench-live  latency from writer to watchers, and the cost of a watcher
 # make bench-routers cost of routers for the writer, and latency of copies
 # make bench-forward  cost of a request through a machine that does not hold the shard
+# make bench-scale  what several gateways bring on more cores, by a model that is fed with what is measured here
 # make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take
 # make bench-machines  how long a shard takes no write when its machine is killed, joins or leaves
 # make bench-growth cost of an operation and of a record as a topic grows
