@@ -121,7 +121,7 @@ class Copy:
             nonce,
             objects,
             local,
-            Timing(ttl_s, follow=min(0.25, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
+            Timing(ttl_s, min(0.25, ttl_s / 8), min(0.05, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
             partial(check_service, store, service, objects.names.prefix),
             leads=start.index == 0 or cluster is not None,
             rank=0 if cluster is None else cluster.rank,
