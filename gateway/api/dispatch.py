@@ -111,6 +111,8 @@ class Api:
             raise
         except Exception:
             response = rendering.failed(faults.failed(name), plan, request, started)
+        if plan is not None and self.forwarding.several:
+            self.forwarding.tell_holder(plan, response)
         self.outcomes.count(name, plan, request, response.status)
         if len(response.body) >= SMALLEST_ANSWER:
             await rendering.compress(response, request)

@@ -24,6 +24,7 @@ from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
 from proto.model.surrogates import apply
 from proto.process.driven import in_task
 
+HOLDER = b"topics-holder"
 MAKING_S = 2.0
 """How long a claim's response waits for the dead-letter topics to be made."""
 
@@ -52,6 +53,8 @@ class Forwarding:
         self._shards = shards
         self._keyring = keyring
         self._most_cursors = limits.max_cursors_per_topic
+        self.several = shards.machine != ""
+        """Whether the service has several machines."""
 
     async def forward(self, plan: Plan, body: bytes, request: Request) -> Reply[Any] | Response:
         """Return what the shard or the handler answers. A shard's error is in its reply; others are raised."""
@@ -75,6 +78,11 @@ class Forwarding:
             await in_task()
             await self._make(reply.extra.dead_letters)
         return reply
+
+    def tell_holder(self, plan: Plan, response: Response) -> None:
+        """Have an answer name the machine that holds its topic, if it is another one."""
+        if plan.operation.shard_op and plan.topic and (holder := self._shards.holder_elsewhere(plan.topic)):
+            response.headers = (*response.headers, (HOLDER, holder))
 
     def _remember(self, plan: Plan, request: Request) -> None:
         """Have the plan serve requests with an equal head, unless the keys changed while the body was read."""

@@ -119,6 +119,12 @@ class Shards:
         own = next((each.address for each in self.machines if each.name == self.machine), "")
         return own if state.phase == "ready" else ""
 
+    def holder_elsewhere(self, topic: str) -> bytes:
+        """Where clients reach the machine that holds a topic, if it is another one that is known; else nothing."""
+        state = self.states[self.index_of(topic)]
+        holder = state.holder if state.phase in HELD_ELSEWHERE else ""
+        return holder.encode() if holder.isascii() and holder.isprintable() and "://" in holder else b""
+
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
         return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")

@@ -13,7 +13,7 @@ PACKAGES = Path(__file__).parents[2] / "packages"
 EACH = pytest.mark.parametrize(
     ("project", "package"), [("topics-client", "topics_client"), ("topics-history", "topics_history")]
 )
-LONGEST = 2100
+LONGEST = 2200
 """Lines of code, comments and docstrings: what one sitting can read."""
 
 

@@ -25,6 +25,7 @@ from urllib.parse import quote
 import anyio
 import httpx
 
+from topics_client.direct import Direct
 from topics_client.endpoint import resolve
 from topics_client.errors import TopicsError, Unauthorized, Unavailable, error_of
 from topics_client.payloads import Decode, Encode, from_json, to_json, writer
@@ -108,8 +109,10 @@ class _Body(httpx.AsyncByteStream):
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """Options of a client. `key` is the old name of `token`."""
+    """Options of a client. `key` is the old name of `token`. `direct`: requests of a topic go to the machine that holds
+    it, if the service has several and their addresses are reached from here."""
 
+    direct: bool
     context: str | None
     key: str | None
     encode: Encode
@@ -134,6 +137,7 @@ class Connection:
         patience_s: float = 60.0,
         loads: Callable[[bytes | str], Any] = json.loads,
         transport: httpx.AsyncBaseTransport | None = None,
+        direct: bool = False,
     ) -> None:
         if key is not None and token is not None:
             raise TypeError("token and key, its old name, are both given; give the token")
@@ -153,6 +157,8 @@ class Connection:
         self.service = f"{self._http.base_url.scheme}://{self._http.base_url.netloc.decode('ascii')}"
         """Scheme, host and port, for texts: a URL may have a password."""
 
+        self._direct = Direct(self._http.base_url.scheme) if direct else None
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -171,7 +177,7 @@ class Connection:
         pauses = Pauses(self.patience_s, self.service)
         while True:
             try:
-                answer = await self._once(self._request(method, path, body, params), raw=raw)
+                answer = await self._once(method, path, body, params, raw=raw)
                 pauses.reset()
                 return answer
             except TopicsError as error:
@@ -179,11 +185,25 @@ class Connection:
                     raise
                 await pauses.after(error)
 
-    async def _once(self, request: httpx.Request, *, raw: bool = False) -> Any:
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None,
+        params: Mapping[str, Any] | None,
+        *,
+        raw: bool,
+    ) -> Any:
+        direct = self._direct
+        target = path if direct is None else direct.target(path)
         try:
-            response = await self._send(request)
+            response = await self._send(self._request(method, target, body, params))
         except httpx.TransportError as error:
+            if direct is not None:
+                direct.lost(path)
             raise self._unavailable(error) from error
+        if direct is not None:
+            direct.heard(path, response)
         return response.content if raw and response.is_success else self._answer(response)
 
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -401,3 +402,16 @@ async def test_what_another_machine_holds_does_not_count_here() -> None:
         assert 'topics_shard_phase{phase="standby",shard="0"} 1.0' in lines
         assert 'topics_shard_up{shard="0"} 1.0' in lines
         assert (await connection.ask("GET", "/v0/ready")).json["topics"] == 3, "of the whole service"
+
+
+async def test_an_answer_names_the_machine_that_holds_its_topic() -> None:
+    async with forwarding() as (here, _, connection):
+        here.gateway.api.forwarding.several = True
+        answer = await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')
+        assert answer.headers["topics-holder"] == "http://b"
+        assert "topics-holder" not in (await connection.ask("GET", "/v0/ready")).headers
+        for strange in ("b", "http://b\r\nx: y", "http://é"):
+            here.states[0] = msgspec.structs.replace(here.states[0], holder=strange)
+            here.gateway.shards.update(here.states)
+            answer = await connection.ask("POST", "/v0/topics/t/diff", b'{"from_seq":0}')
+            assert (answer.status, answer.headers.get("topics-holder")) == (200, None)
