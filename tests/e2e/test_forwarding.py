@@ -22,8 +22,10 @@ import pytest
 from tests.e2e.test_roles import machine, records, stands_by
 from tests.support.bucket import S3Server
 from tests.support.events import Watch
+from tests.support.programs import free_port
 from tests.support.protocols import RogWire, WalrusWire, ports
 from tests.support.service import Service, until
+from topics_client import Client
 
 PATIENCE_S = 60
 HEARS = {"TOPICS_CLUSTER_LISTEN": "127.0.0.1:0", "TOPICS_ADVERTISE": ""}
@@ -88,6 +90,25 @@ def machines(tmp_path: Path, more: dict[str, str]) -> Iterator[tuple[Service, Se
     try:
         started(one, two)
         yield one, two
+    finally:
+        one.close()
+        two.close()
+
+
+def test_a_client_that_is_direct_needs_the_other_machine_no_more(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        made.append(machine(tmp_path, name, **ONE_SHARD))
+        made[-1].port = free_port()
+        made[-1].environment["TOPICS_ADVERTISE"] = made[-1].url
+    one, two = made
+    try:
+        started(one, two)
+        with Client(two.url, direct=True, patience_s=PATIENCE_S) as client:
+            client.publish("t", 1)
+            two.kill_group()
+            client.publish("t", 2)
+            assert [record.data for record in client.read("t")] == records(one, "t") == [1, 2]
     finally:
         one.close()
         two.close()
