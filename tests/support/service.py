@@ -137,7 +137,8 @@ class Service:
 
     def is_ready(self) -> bool:
         """Whether `/v0/ready` says 200, of several gateways each: they hear of the shards one after the other."""
-        gateways = int(self.environment["TOPICS_GATEWAYS"])
+        several = "gateway" not in self.status().get("children", {})  # an older release always has one
+        gateways = int(self.environment["TOPICS_GATEWAYS"]) if several else 1
         unseen = {f"gateway-{index}" for index in range(gateways)}
         try:
             with ExitStack() as opened:
