@@ -190,6 +190,12 @@ class Roster:
         move = self.move
         return {*self._coming, *self._gives, *(() if move is None else (move.shard,))}
 
+    @property
+    def _gets(self) -> bool:
+        """Whether a shard is moved to this machine, or is to be next."""
+        move = self.move
+        return self.machine in self._coming.values() or (move is not None and move.target == self.machine)
+
     def refuses(self, shard: int) -> bool:
         """Whether requests to the shard are to be refused as `moving`."""
         handover = self.handover
@@ -235,7 +241,7 @@ class Roster:
                     beat=self._beat,
                     ttl_ms=round(1000 * self._timing.time_to_live),
                     leaving=self._leaving,
-                    lags=dict(self.lags),
+                    lags=self._offered,
                     gives=dict(self._gives),
                 )
             )
@@ -246,8 +252,14 @@ class Roster:
             return LookAround(0 if self.moves.last is None else self.moves.last.number)
         return None
 
+    @property
+    def _offered(self) -> dict[int, float]:
+        """What may be given to this machine. A shard that it only runs on for a while may not: it would learn of the
+        move late, and may end that process meanwhile. Once it sees that the shard is meant for it, it needs it."""
+        return {shard: lag for shard, lag in self.lags.items() if shard in self._needed}
+
     def _to_publish(self) -> object:
-        followed = frozenset(shard for shard, lag in self.lags.items() if lag < READY_S)
+        followed = frozenset(shard for shard, lag in self._offered.items() if lag < READY_S)
         return self._leaving, followed, tuple(self._gives.items())
 
     def answered(self, request: RosterRequest, found: Found | None, now: float, wall_s: float) -> None:
@@ -259,8 +271,8 @@ class Roster:
         elif isinstance(request, LookAround) and found is None:
             self._look_at = now + self._timing.renewal / 4
         elif isinstance(request, LookAround) and found is not None:
-            self._look_at = self._asked_at + self._timing.renewal
             self._looked(found, now, wall_s)
+            self._look_at = self._asked_at + self._timing.renewal / (4 if self._gets else 1)
 
     def _looked(self, found: Found, now: float, wall_s: float) -> None:
         own = next((each for each in found.members if each.machine == self.machine), None)

@@ -441,6 +441,32 @@ def test_all_know_which_shard_is_moved_from_the_holders_wish_to_the_next_term() 
     assert [roster.moving for roster in scene.rosters.values()] == [set()] * 3
 
 
+def test_a_machine_that_is_to_get_a_shard_looks_often() -> None:
+    """So that it sees the entry of the move before the shard has no holder, and claims it first."""
+    scene = Scene("a", "b", "c")
+    scene.hold("a", 0, 1)
+    scene.hold("b", 2)
+    scene.wait(9)
+    assert list(scene.bucket.members["a"].gives.values()) == ["c"]
+
+    def looks(machine: str) -> int:
+        found = 0
+        for _ in range(12):
+            scene.now += TIMING.renewal / 4
+            while (request := scene.step(scene.rosters[machine])) is not None:
+                found += isinstance(request, LookAround)
+        return found
+
+    assert (looks("b"), looks("c")) == (3, 12)
+
+
+def test_a_shard_that_only_runs_on_for_a_while_is_not_offered(three: Scene) -> None:
+    """Its process may end at any moment, and this machine would not look for the move."""
+    three.ready("c", *range(SHARDS))
+    three.turns(three.rosters["c"])
+    assert three.bucket.members["c"].lags.keys() == needs(three, "c") < set(range(SHARDS))
+
+
 def test_an_entry_whose_creation_got_no_answer_is_looked_for() -> None:
     scene = Scene("a", "b")
     scene.hold("a", *range(SHARDS))
