@@ -130,6 +130,9 @@ class Roster:
         self._needed_at: dict[int, float] = {}
         """When this machine last needed to run each shard, as far as is known."""
         self.handover: HandOver | None = None
+        self._given_up: Move | None = None
+        """The move of this process that it gave up last. While its entry is pending, others create none."""
+        self._gives_again_at = 0.0
         self._standings: dict[str, Standing] = {}
         self._leaving = False
         self._beat = 0
@@ -330,7 +333,8 @@ class Roster:
             transfer = self._next_transfer()
             gives = transfer is not None and self.held.get(transfer.shard) == self.holders[transfer.shard].term
             self._gives = {transfer.shard: transfer.target} if transfer is not None and gives else {}
-            if transfer is not None and gives and self.move is None and self._follows(transfer.shard, transfer.target):
+            free = self.move in (None, self._given_up) and now >= self._gives_again_at
+            if transfer is not None and gives and free and self._follows(transfer.shard, transfer.target):
                 member = self.members.member(transfer.target)
                 assert member is not None
                 move = Move(
@@ -368,3 +372,5 @@ class Roster:
         handover.tick(now, None if lost else self.members.member(target))
         if handover.over:
             self.handover = None
+        if handover.state is HandOverState.VOID and handover.move == self.moves.last:
+            self._given_up, self._gives_again_at = handover.move, now + self._timing.time_to_live

@@ -383,6 +383,22 @@ def test_a_target_that_may_be_lost_ends_the_hand_over_before_the_end(pair: Scene
     assert not giver.refuses(pair.bucket.moves[1].shard)
 
 
+def test_what_was_given_up_holds_up_no_other_move_of_its_giver_for_longer_than_the_time_to_live(pair: Scene) -> None:
+    pair.rosters["c"] = pair.roster("c")
+    pair.ready("c", *range(SHARDS))
+    del pair.rosters["b"]
+    pair.wait(9)
+    assert given(pair) is None
+    assert len(pair.bucket.moves) == 1
+    pair.wait(9)
+    assert pair.bucket.moves[2].target == "c"
+    assert given(pair) is HandOverState.SAVING
+    for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
+        pair.rosters["a"].report(event, pair.now)
+    pair.wait(30)
+    assert len(pair.bucket.moves) == 2, "that one is on its way, and was not given up"
+
+
 def test_a_machine_that_does_not_hold_a_shard_gives_none_away() -> None:
     """1. It was stopped. 2. Another one took the shard. 3. It wakes, and what it has seen last is old."""
     scene = Scene("a", "b")
