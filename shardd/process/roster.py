@@ -42,6 +42,7 @@ from proto.process.orphan import die_with_parent
 if TYPE_CHECKING:
     from shardd.replication.membership import Membership
     from shardd.roster.members import Member
+    from shardd.roster.moves import Move
 
 KEEP_TERMS = 6
 """A shard that need not run here any more is ended after so many times to live."""
@@ -81,6 +82,8 @@ class RosterProcess:
         """The findings that these are of."""
         self._told: Placement | None = None
         self._start, self._store = start, store
+        self._given_up: Move | None = None
+        """The move that the log tells of."""
         self._tidies = -1
         """The shard whose files are looked at now."""
         self.membership: Membership = Membership(
@@ -105,6 +108,9 @@ class RosterProcess:
         handover = roster.handover
         if handover is not None and handover.state is not HandOverState.OFFERING:
             step = Step(handover.move.shard, handover.move.term, handover.move.number, handover.state)
+        if roster.given_up is not None and roster.given_up is not self._given_up:
+            self._given_up = move = roster.given_up
+            log.warning("hand_over_given_up", shard=move.shard, move=move.number, target=move.target)
         if self._ranked is not roster.holders:
             self._ranked = roster.holders
             self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]

@@ -130,7 +130,7 @@ class Roster:
         self._needed_at: dict[int, float] = {}
         """When this machine last needed to run each shard, as far as is known."""
         self.handover: HandOver | None = None
-        self._given_up: Move | None = None
+        self.given_up: Move | None = None
         """The move of this process that it gave up last. While its entry is pending, others create none."""
         self._gives_again_at = 0.0
         self._standings: dict[str, Standing] = {}
@@ -333,7 +333,7 @@ class Roster:
             transfer = self._next_transfer()
             gives = transfer is not None and self.held.get(transfer.shard) == self.holders[transfer.shard].term
             self._gives = {transfer.shard: transfer.target} if transfer is not None and gives else {}
-            free = self.move in (None, self._given_up) and now >= self._gives_again_at
+            free = self.move in (None, self.given_up) and now >= self._gives_again_at
             if transfer is not None and gives and free and self._follows(transfer.shard, transfer.target):
                 member = self.members.member(transfer.target)
                 assert member is not None
@@ -373,4 +373,4 @@ class Roster:
         if handover.over:
             self.handover = None
         if handover.state is HandOverState.VOID and handover.move == self.moves.last:
-            self._given_up, self._gives_again_at = handover.move, now + self._timing.time_to_live
+            self.given_up, self._gives_again_at = handover.move, now + self._timing.time_to_live

@@ -284,6 +284,18 @@ async def test_a_shard_that_dies_ends_its_hand_over(tmp_path: Path, monkeypatch:
         await there.link.send(Stop())
 
 
+async def test_the_log_tells_of_a_hand_over_that_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with running(tmp_path, monkeypatch) as there:
+            async with holding_two(there):
+                step = (await there.decides(lambda found: found.step)).step
+            await there.decides(lambda found: found.step is None)  # the target shows no sign of life any more
+            await there.link.send(Stop())
+    assert step is not None
+    (line,) = [each for each in lines if each["event"] == "hand_over_given_up"]
+    assert (line["shard"], line["move"], line["target"]) == (step.shard, 1, "two")
+
+
 async def test_a_machine_that_leaves_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, monkeypatch) as there:
         await there.decides(lambda found: found.ranks == [0, 0])
