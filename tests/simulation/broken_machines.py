@@ -10,18 +10,15 @@ from shardd.replication.messages import Answer, CreatePart, Kind, Output, Part, 
 from shardd.replication.protocol import Replica
 from shardd.replication.states import HOLDERS, ReplicaState
 from shardd.roster.members import Member
-from shardd.roster.placement import Transfer
 from shardd.roster.roster import Roster, RosterState
 
 
 class GivesWhatItFollows(Roster):
     """Gives a shard away that another machine holds, if this one runs a process of it."""
 
-    def _may_give(self, transfer: Transfer) -> bool:
-        self.held = {**dict.fromkeys(self.lags, self.holders[transfer.shard].term), **self.held}
-        member = self.members.member(transfer.target)
-        ready = member is not None and member.lags.get(transfer.shard, 9.0) < 1
-        return ready and transfer.shard in self.held
+    def _offer(self, now: float) -> None:
+        self.held = {**{shard: self.holders[shard].term for shard in self.lags}, **self.held}
+        super()._offer(now)
 
     def _see_to_handover(self, now: float) -> None:
         handover = self.handover

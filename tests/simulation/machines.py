@@ -9,6 +9,7 @@ time. `run` returns the first broken claim. Those of `tests.simulation.replicati
     once        a record that a client knows to be written is in its shard's log; no record is in it twice
     answerer    at most one process answers for a shard at any moment
     cap         the limits of the processes that hold the shards are together at most the cap, but for `Cluster.excess`
+    newest      the newest entry of a move that looks show is none that they showed before a later one
     copy        a copied directory becomes no member by a look that shows what its original has just written
     settled     when all faults are over, every shard is served, of a directory and its copies one is a member, no
                 machine has more than its part, and that took at most one move more than there are shards, from twice
@@ -163,6 +164,7 @@ class Cluster:
         self.moves: dict[int, Move] = {}
         self.moved_at: list[float] = []
         """When each move was created."""
+        self.newest_move = 0
         self.shards = [Shard(self, index) for index in range(shards or self.rng.choice((2, 3, 4)))]
         self.traffic = Traffic(self)
         self.count = 0
@@ -224,13 +226,17 @@ class Cluster:
         def read() -> tuple[Member, ...]:
             original = self.copies.get(node.number, node)
             shown = self.members.get(node.machine)
-            lives = shown is not None and self.time.now - original.published_at < 0.6 * node.time_to_live
-            node.doubled = original is not node and lives and shown.place == original.place
+            lives = self.time.now - original.published_at < 0.6 * node.time_to_live
+            node.doubled = original is not node and lives and shown is not None and shown.place == original.place
             return tuple(member for member in self.members.values() if member.machine not in node.blind_to)
 
         network.request(node, read, members_read)
 
     def found(self, members: tuple[Member, ...]) -> Found:
+        newest = max(self.moves, default=0)
+        if newest < self.newest_move:
+            raise Violation(f"newest: entry {newest} of the moves is shown after entry {self.newest_move}")
+        self.newest_move = newest
         holders = []
         for shard in self.shards:
             seen = shard.store.look(0)
