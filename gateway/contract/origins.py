@@ -47,7 +47,7 @@ ALLOWED_HEADERS = b", ".join(
         b"tracestate",
     ]
 )
-EXPOSED_HEADERS = b"Retry-After, Allow, WWW-Authenticate"
+EXPOSED_HEADERS = b"Retry-After, Allow, WWW-Authenticate, topics-holder"
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
