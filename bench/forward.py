@@ -135,7 +135,7 @@ LOADS: dict[str, Callable[[], Iterator[bytes]]] = {
     "state": states,
     "append of 500 B": appends,
     "diff of 5 records": lambda: diffs(5),
-    "diff of 600 records, 64 KiB": lambda: diffs(600),
+    "diff of 455 records, 64 KiB": lambda: diffs(455),
 }
 
 
