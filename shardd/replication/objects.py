@@ -14,6 +14,7 @@ found damaged is kept in `damage` until it is read in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from contextlib import suppress
 
 import msgspec
 
@@ -83,6 +84,8 @@ class Objects:
         self._now_ms = now_ms
         self._found: dict[int, memoryview] = {}
         """Frames of the parts that were read last, by number."""
+        self._fetched: dict[int, Buffer] = {}
+        """Parts that were fetched and are not read yet, by number."""
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
         self.outage = Outage()
@@ -141,7 +144,11 @@ class Objects:
     def _read(self, number: int, ends: bool) -> Part | Result:
         name = self.names.part(number)
         try:
-            header, frames = parts.decode(self.store.get(name), number)
+            for each in list(self._fetched):
+                if each < number:  # a restored shard does without them
+                    self._fetched.pop(each, None)
+            data = self._fetched.pop(number, None)
+            header, frames = parts.decode(self.store.get(name) if data is None else data, number)
         except Absent:
             if ends and (missing := self._missing_at(number)):
                 self.damage.add(self.names.part(missing), "it is missing, and is needed")
@@ -159,6 +166,11 @@ class Objects:
         kept = list(self._found.items())[1 - KEPT :]
         self._found = {**dict(kept), number: frames}
         return part
+
+    def fetch(self, number: int) -> None:
+        """Fetch a part that is to be read soon, if it is there: reading it takes no request then."""
+        with suppress(StoreError):  # reading it tells
+            self._fetched[number] = self.store.get(self.names.part(number))
 
     def _missing_at(self, number: int) -> int:
         """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later

@@ -315,7 +315,8 @@ class Replica:
             return self._checked(seen, now)
         else:
             self._look_for_end = True
-            self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
+            if seen.nonce != self.nonce:  # else it came late, and the holder before it may still answer
+                self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
             if self.state is ReplicaState.CLAIMING:
                 return self._lost(over=self._over)
         return []

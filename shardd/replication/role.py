@@ -51,6 +51,7 @@ from shardd.replication.messages import (
 )
 from shardd.replication.objects import Objects
 from shardd.replication.protocol import Replica
+from shardd.replication.read_ahead import BEHIND_S, ReadAhead
 from shardd.replication.role_table import Act, RoleEvent, RoleState, act_on
 from shardd.replication.states import HOLDERS, ReplicaState
 from shardd.replication.store import StoreError
@@ -102,6 +103,7 @@ class Role:
         self.replica: Replica | None = None
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
+        self._ahead = ReadAhead(objects)
         self.end_read_at = -math.inf
         """When the end of the log was read last."""
         self.held = trio.Event()
@@ -333,11 +335,15 @@ class Role:
             if isinstance(request, CreateTerm):
                 await trio.to_thread.run_sync(self._note_claim, request)
             with trio.move_on_after(patience):
+                if isinstance(request, ReadPart):
+                    await self._ahead.fetched(request.number)
                 answer = await in_thread(partial(self.objects.carry, request))
                 if isinstance(answer, Seen) and not await self._fits(answer):
                     answer = Result.UNKNOWN
                 if isinstance(request, ReadPart) and answer is Result.ABSENT:
                     self.end_read_at = self._now()
+                elif isinstance(answer, Part) and self.lag_s >= BEHIND_S and self._nursery is not None:
+                    self._ahead.behind(answer.number, self._nursery)
         self._do(protocol.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:

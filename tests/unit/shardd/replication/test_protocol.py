@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -358,21 +359,25 @@ def test_a_term_of_the_same_directory_is_not_waited_for_by_a_shard_that_follows(
     assert bench.asked(CreatePart).part.kind is Kind.FENCE
 
 
-def test_a_holder_is_waited_for_also_if_the_own_term_was_created_late(bench: Bench) -> None:
-    bench.see(4, "other", 17)
-    bench.wait(TIMING.time_to_live)
-    bench.answer(ReadPart, Result.ABSENT)
-    bench.see(4, "other", 17)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_holder_is_waited_for_also_if_the_own_term_was_created_late(bench: Bench, times: int) -> None:
+    """`times`: the holder's time to live is so many of this machine's, and that of the late term is not."""
+    ttl_s = times * TIMING.time_to_live
+    silent = Seen(4, "other", 17, BEGIN, time_to_live=ttl_s)
+    bench.answer(Look, silent)
+    watched(bench, ttl_s, silent)
     bench.answer(CreateTerm, Result.UNKNOWN)
     bench.wait(TIMING.retry)
-    bench.answer(Look, Seen(4, "other", None, BEGIN, 18))  # it lives; and then the term is created after all
-    bench.wait(TIMING.renewal)
-    bench.see(5, "me")
+    bench.answer(Look, replace(silent, alive=18))  # it lives; and then the term is created after all
+    watched(bench, TIMING.renewal, Seen(5, "me", None, BEGIN))
     bench.answer(CreateTerm, Result.DONE)
-    bench.answer(Look, Seen(6, "me", None, BEGIN, None))
+    assert bench.asked(Look).replaced == 4
+    bench.answer(Look, Seen(6, "me", None, BEGIN, 19))
     bench.answer(ReadPart, Result.ABSENT)
-    assert not bench.open_parts()
-    bench.wait(TIMING.handover)
+    bench.wait(times * TIMING.handover - TIMING.follow)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert not bench.open_parts(), "it may still answer"
+    bench.wait(TIMING.follow)
     bench.answer(ReadPart, Result.ABSENT)
     assert bench.asked(CreatePart).part.kind is Kind.FENCE
 

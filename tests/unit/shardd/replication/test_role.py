@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 
 import pytest
 import trio
 
+from proto.format.buffer import Buffer
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
 from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
+from shardd.replication.read_ahead import MOST
 from shardd.replication.store import Refused, Unreachable
 from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
@@ -499,4 +502,55 @@ async def test_a_shard_that_is_followed_says_by_how_much_it_is_behind(tmp_path: 
         await pair.until(lambda: two.role.lag_s < 1)
         pair.time.now += 3
         await pair.until(lambda: two.role.lag_s < 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_standby_that_is_behind_reads_several_parts_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it stays behind if a read takes as long as a write."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        for number in range(8):
+            await one.write("a", number)
+        together = dict.fromkeys(map(NAMES.part, range(2, 2 + MOST)), threading.Barrier(MOST))
+        asked: list[str] = []
+        get = pair.store.get
+
+        def slow(name: str) -> Buffer:
+            asked.append(name)
+            if name in together:
+                together[name].wait(30)  # raises if the others are not asked for meanwhile
+            return get(name)
+
+        monkeypatch.setattr(pair.store, "get", slow)
+        two = pair.machine("two")
+        await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
+        assert [asked.count(NAMES.part(number)) for number in range(1, one.role.position.part + 1)] == [1] * 9
+        one.stop()
+        await pair.silence()
+        await two.open()
+        assert two.contents() == {"a": list(range(8))}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_part_that_came_after_it_was_fetched_in_vain_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 0)
+        asked: list[str] = []
+        get = pair.store.get
+        monkeypatch.setattr(pair.store, "get", lambda name: (asked.append(name), get(name))[1])
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.lag_s == 0)
+        assert asked.count(NAMES.part(6)) == 1, "fetched when part 2 was read, and absent"
+        for number in range(1, 6):
+            await one.write("a", number)
+        await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
         nursery.cancel_scope.cancel()

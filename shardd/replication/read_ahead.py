@@ -1,0 +1,45 @@
+"""Read ahead: a follower that is behind has the next parts of the log fetched several at a time.
+
+A follower reads one part after the other, and the holder creates one after the other. Where the store is slow, neither
+is faster, so a follower that is behind would stay so, and a shard is given only to a machine that has caught up. What
+is found never changes, so it may be read before it is asked for; what is absent is asked for again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from shardd.replication.objects import Objects
+
+BEHIND_S = 0.5
+"""A follower that has not read the end of the log for so long reads ahead."""
+MOST = 4
+"""Parts that are fetched, or have been and are not read yet."""
+
+
+class ReadAhead:
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._fetches: dict[int, trio.Event] = {}
+        """Number of a part → set when its fetch has ended."""
+
+    def behind(self, number: int, nursery: trio.Nursery) -> None:
+        """Part `number` was read, and there may be many behind it."""
+        coming = range(number + 1, number + 1 + MOST)
+        self._fetches = {each: ended for each, ended in self._fetches.items() if each in coming}
+        for each in coming:
+            if each not in self._fetches:
+                self._fetches[each] = trio.Event()
+                nursery.start_soon(self._fetch, each, self._fetches[each])
+
+    async def _fetch(self, number: int, ended: trio.Event) -> None:
+        await trio.to_thread.run_sync(partial(self._objects.fetch, number), abandon_on_cancel=True)
+        ended.set()
+
+    async def fetched(self, number: int) -> None:
+        """Wait for the part's fetch, if there is one."""
+        ended = self._fetches.pop(number, None)
+        if ended is not None:
+            await ended.wait()
