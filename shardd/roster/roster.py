@@ -126,6 +126,9 @@ class Roster:
         """End of the look that first showed each shard's term and sign of life as they are."""
         self._coming: Mapping[int, str] = {}
         """The shards that their holders mean for other machines, and these machines."""
+        self._meant_since: dict[tuple[int, str], float] = {}
+        """When each of these and of `_gives` was first seen. Catching up may take hours, and who is in a hurry asks the
+        bucket often, so no machine is for long before that."""
         self._needed: Set[int] = frozenset()
         self._needed_at: dict[int, float] = {}
         """When this machine last needed to run each shard, as far as is known."""
@@ -189,15 +192,20 @@ class Roster:
 
     @property
     def moving(self) -> Set[int]:
-        """The shards that are moved, or are to be next."""
+        """The shards that are moved, or are to be at once: who has caught up with one, or has just been chosen."""
+        return self._moved.keys()
+
+    @property
+    def _moved(self) -> dict[int, str]:
+        recently = self._asked_at - self._timing.time_to_live
+        at_once = (each for each, since in self._meant_since.items() if since > recently or self._follows(*each))
         move = self.move
-        return {*self._coming, *self._gives, *(() if move is None else (move.shard,))}
+        return {**dict(at_once), **({} if move is None else {move.shard: move.target})}
 
     @property
     def _gets(self) -> bool:
-        """Whether a shard is moved to this machine, or is to be next."""
-        move = self.move
-        return self.machine in self._coming.values() or (move is not None and move.target == self.machine)
+        """Whether a shard is moved to this machine, or is to be at once."""
+        return self.machine in self._moved.values()
 
     def refuses(self, shard: int) -> bool:
         """Whether requests to the shard are to be refused as `moving`."""
@@ -292,6 +300,8 @@ class Roster:
         self._coming = {shard: giver.gives[shard] for shard, giver in givers if giver and shard in giver.gives}
         self._need(now)
         self._offer(now)
+        meant = {**self._coming, **self._gives}.items()
+        self._meant_since = {each: self._meant_since.get(each, now) for each in meant}
 
     def _observe(self, holders: Sequence[Held], now: float) -> None:
         for shard, held in enumerate(holders):
@@ -350,7 +360,8 @@ class Roster:
 
     def _follows(self, shard: int, machine: str) -> bool:
         member = self.members.member(machine)
-        return member is not None and member.lags.get(shard, math.inf) < READY_S
+        lags = self.lags if machine == self.machine else member.lags if member is not None else {}
+        return lags.get(shard, math.inf) < READY_S
 
     def _look_for_entry(self, handover: HandOver, now: float) -> None:
         last = self.moves.last

@@ -457,6 +457,22 @@ def test_all_know_which_shard_is_moved_from_the_holders_wish_to_the_next_term() 
     assert [roster.moving for roster in scene.rosters.values()] == [set()] * 3
 
 
+def test_nobody_is_in_a_hurry_while_the_next_holder_catches_up() -> None:
+    scene = Scene("a", "b", "c")
+    scene.hold("a", 0, 1)
+    scene.hold("b", 2)
+    scene.wait(9)
+    (wish,) = scene.bucket.members["a"].gives
+    scene.wait(9)
+    assert [roster.moving for roster in scene.rosters.values()] == [set()] * 3
+    scene.ready("c", wish)
+    scene.turns(scene.rosters["c"])  # it says so
+    assert scene.rosters["c"].moving == {wish}
+    scene.turns(scene.rosters["b"])
+    scene.wait(3)
+    assert [roster.moving for roster in scene.rosters.values()] == [{wish}] * 3
+
+
 def test_a_machine_that_is_to_get_a_shard_looks_often() -> None:
     """So that it sees the entry of the move before the shard has no holder, and claims it first."""
     scene = Scene("a", "b", "c")
@@ -467,13 +483,18 @@ def test_a_machine_that_is_to_get_a_shard_looks_often() -> None:
 
     def looks(machine: str) -> int:
         found = 0
-        for _ in range(12):
+        for _ in range(4):
             scene.now += TIMING.renewal / 4
             while (request := scene.step(scene.rosters[machine])) is not None:
                 found += isinstance(request, LookAround)
         return found
 
-    assert (looks("b"), looks("c")) == (3, 12)
+    assert (looks("c"), looks("b")) == (4, 1)
+    scene.wait(9)
+    assert looks("c") == 1, "catching up may take hours"
+    scene.ready("c", *range(SHARDS))
+    looks("c")
+    assert looks("c") == 4
 
 
 def test_a_shard_that_only_runs_on_for_a_while_is_not_offered(three: Scene) -> None:
