@@ -147,11 +147,11 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
     """Report who holds the shard, at each change, until it may be opened."""
     assert copy.role is not None
     while not copy.role.held.is_set():
+        news = trio.Event()
+        copy.role.changed = news.set  # before the report: what changes while it is sent is reported next
         holder, damage = copy.role.holder, copy.role.damage
         at = () if holder is None else (holder.endpoint, holder.key)
         await link.send(Progress("standby", 0, 0, holder.shown if holder else "", 0, damage, *at))
-        news = trio.Event()
-        copy.role.changed = news.set
         await news.wait()
 
 

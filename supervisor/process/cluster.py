@@ -171,7 +171,8 @@ class Machines:
             self.placement = replace(self.placement, step=None)
             self._changed()
         index = self._shards.index(child) if child in self._shards else -1
-        if child.phase != "standby" and index in self.local.lags:
+        # One that has begun to follow may not have said yet that it stands by.
+        if child.phase not in ("open", "standby") and index in self.local.lags:
             lags = {shard: lag for shard, lag in self.local.lags.items() if shard != index}
             self.local = replace(self.local, lags=lags)
             self._reported()
