@@ -169,9 +169,11 @@ class Commits:
             return
         now = self._clock.monotonic()
         write_ms = round((now - start) * 1000, 3)
-        timing = Timing(write_ms)
+        timing, safe_no = Timing(write_ms), self.safe_no
         for change in staged:
-            if change.requires_sync:
+            # One without a frame may be safe already. No sync would follow, since its topic may have waited for a frame
+            # that was not written.
+            if change.requires_sync and change.number > safe_no:
                 assert not self._waiting or self._waiting[-1].number <= change.number, "commits keep the log's order"
                 change.written_at, change.write_ms = now, write_ms
                 self._waiting.append(change)

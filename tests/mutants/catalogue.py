@@ -43,7 +43,13 @@ MUTANTS = (
         "a write is answered before its sync",
         3,
         ("Lost", "Changed", "HeadBack", "Undone"),
-        (Edit("shardd/storage/group_commit.py", "            if change.requires_sync:\n", "            if False:\n"),),
+        (
+            Edit(
+                "shardd/storage/group_commit.py",
+                "            if change.requires_sync and change",
+                "            if False and change",
+            ),
+        ),
     ),
     Mutant(
         "a deletion takes one record more",

@@ -199,6 +199,20 @@ def test_a_write_that_fails_leaves_all_as_it_was(durability: str, durable: bool)
     assert {job["deliveries"] for job in told["claimed"]} == {1}
 
 
+def test_a_claim_that_writes_nothing_does_not_wait_for_a_write_that_failed() -> None:
+    shard = queue(0, 1, durability="fsync")
+    claim(shard, most=2)
+    disk_of(shard).fail["write"] = FULL
+    with pytest.raises(TopicsError):
+        claim(shard, ack={"seqs": [2]})
+    del disk_of(shard).fail["write"]
+    ident = send(shard, wait_ms=1, nack={"seqs": [1], "delay_ms": 1000})
+    shard.clock.advance(1)
+    shard.shard.deliver()
+    told = answer(shard, ident)
+    assert (told["claimed"], told["nack"]) == ([], {"nacked": 1, "skipped": []})
+
+
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_sync_that_fails_leaves_all_as_it_was(durable: bool) -> None:
     shard = queue(*range(6), durability="fsync", leases_durable=durable)
