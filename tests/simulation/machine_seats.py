@@ -121,6 +121,14 @@ class Seat(Machine):
         self.caught_up_at, self.saving = -inf, False
         self.allowance = self.treasurer = None
         super().start()
+        self.ordered()
+
+    def ordered(self) -> None:
+        """Its machine says when it is to claim the shard: from the start of the process on."""
+        assert self.replica is not None
+        roster, index = self.node.roster, self.shard.index
+        self.replica.rank = inf if roster is None else roster.rank(index)
+        self.replica.hurries = roster is not None and index in roster.moving
 
     def turn(self) -> None:
         if self.replica is None:
@@ -213,7 +221,9 @@ class Seat(Machine):
     def hand_over(self, state: HandOverState) -> None:
         """Do what the hand-over waits for."""
         assert self.replica is not None
-        if state is HandOverState.SAVING and not self.saving and self.holds:
+        if state is HandOverState.OFFERING:
+            self.saving = False
+        elif state is HandOverState.SAVING and not self.saving and self.holds:
             self.saving = True
             incarnation = self.incarnation
             self.make_manifest(lambda: self._saved(incarnation))

@@ -116,7 +116,7 @@ class Node(Process):
         for seat in self.seats:
             index = seat.shard.index
             if seat.replica is not None:
-                seat.replica.rank, seat.replica.hurries = roster.rank(index), index in roster.moving
+                seat.ordered()
                 if index not in wanted and seat.replica.state is ReplicaState.STANDBY:
                     seat.stop()
             elif index in wanted and self.cluster.time.now >= seat.down_until:
