@@ -43,11 +43,16 @@ def ranks(shard: int, standings: Mapping[str, Standing], holder: str, target: st
 
 
 def next_transfer(
-    standings: Mapping[str, Standing], holders: Sequence[str], follows: Callable[[int, str], bool] = lambda *_: False
+    standings: Mapping[str, Standing],
+    holders: Sequence[str],
+    follows: Callable[[int, str], bool] = lambda *_: False,
+    meant: str = "",
 ) -> Transfer | None:
     """The next shard to be moved; None if all are where they may stay. `holders` has the machine of each shard's newest
     term, in the order of shards; one that is not there is none, and those who claim see to its shards. Of the shards
     that may be moved, those that the target `follows` come first: it may have another view of which one it is to get.
+    The target stays the one that was `meant` until now, as long as it may get a shard: it may have begun to follow, and
+    the standing of another one may change back and forth.
     """
     loads = Counter(dict.fromkeys(standings, 0))
     loads.update(holder for holder in holders if holder in standings)
@@ -65,7 +70,8 @@ def next_transfer(
     if not sources or not needy:
         return None
     source = min(sources, key=lambda each: (-loads[each], each))
-    target = min(needy, key=lambda each: (loads[each], each))
+    stays = meant in needy or (over and meant in targets and loads[meant] < most)
+    target = meant if stays else min(needy, key=lambda each: (loads[each], each))
     held = [shard for shard, holder in enumerate(holders) if holder == source]
     shard = max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
     return Transfer(shard, source, target)

@@ -332,7 +332,8 @@ class Roster:
     # Giving away
 
     def _next_transfer(self) -> Transfer | None:
-        return next_transfer(self._standings, [held.machine for held in self.holders], self._follows)
+        meant = next(iter(self._gives.values()), "")
+        return next_transfer(self._standings, [held.machine for held in self.holders], self._follows, meant)
 
     def _offer(self, now: float) -> None:
         """Only its holder gives a shard away, to a machine that has followed it to its end. It says to which one."""

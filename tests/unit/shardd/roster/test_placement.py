@@ -149,3 +149,31 @@ def test_of_the_shards_that_may_be_moved_one_that_the_target_follows_is() -> Non
     for wanted in range(6):
         move = next_transfer(members, holders, lambda shard, machine: (shard, machine) == (wanted, "m1"))  # noqa: B023
         assert move == Transfer(wanted, "m0", "m1")
+
+
+@pytest.mark.parametrize("returns", ["m0", "m2"])
+def test_the_target_stays_when_the_standing_of_another_one_changes(returns: str) -> None:
+    """Clocks that are a little wrong look right at times. A shard whose target changed each time would never move."""
+    leaving = standings(3, m9=Standing.LEAVING)
+    for shards in (["m9"] * 2, ["m1", "m9", "m9", "m9"]):
+        meant = next_transfer({**leaving, returns: Standing.HELD_BACK}, shards, meant="m1")
+        assert meant is not None
+        assert meant.target == "m1"
+        assert next_transfer(leaving, shards, meant="m1") == meant
+    assert next_transfer(leaving, ["m1", "m1", "m9"], meant="m1") != meant, "it has its part"
+    assert next_transfer({**leaving, "m1": Standing.HELD_BACK}, ["m9"] * 2, meant="m1") != meant, "it may get none"
+
+
+def test_whichever_target_stays_loads_become_even_with_one_more_move_at_most() -> None:
+    rng = random.Random(7)
+    for _ in range(500):
+        members = standings(rng.randint(2, 6))
+        holders = rng.choices(list(members), k=rng.randint(1, 16))
+        least, meant = least_moves(members, holders), rng.choice(list(members))
+        moves = 0
+        while (move := next_transfer(members, holders, meant=meant)) is not None:
+            holders[move.shard] = move.target
+            moves += 1
+            assert move.source != move.target
+            assert moves <= least + 1
+        assert max(loads(members, holders)) - min(loads(members, holders)) <= 1

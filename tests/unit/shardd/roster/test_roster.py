@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shardd.roster.handover import HandOverEvent, HandOverState
-from shardd.roster.members import Member, RosterTiming
+from shardd.roster.members import Member, RosterTiming, Standing
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer, ranks
 from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
@@ -42,15 +42,18 @@ class Scene:
     def __init__(self, *machines: str) -> None:
         self.bucket = Bucket()
         self.now = 100.0
+        self.ahead: dict[str, float] = {}
+        """Seconds by which wall clocks are ahead."""
         self.rosters = {machine: self.roster(machine) for machine in machines}
 
     def roster(self, machine: str, nonce: str = "", place: str = "") -> Roster:
         return Roster(machine, nonce or f"{machine} start", place or f"{machine} place", SHARDS, TIMING)
 
     def step(self, roster: Roster) -> RosterRequest | None:
-        request = roster.tick(self.now, self.now)
+        wall_s = self.now + self.ahead.get(roster.machine, 0.0)
+        request = roster.tick(self.now, wall_s)
         if request is not None:
-            roster.answered(request, self.bucket.carry(request), self.now, self.now)
+            roster.answered(request, self.bucket.carry(request), self.now, wall_s)
         return request
 
     def turns(self, roster: Roster) -> None:
@@ -354,6 +357,20 @@ def test_nothing_is_given_to_a_machine_that_has_not_caught_up() -> None:
     assert all(lag < 1 for lag in scene.bucket.members["b"].lags.values())
     scene.wait(3)
     assert len(scene.bucket.moves) == 1
+
+
+def test_a_holder_means_a_shard_for_the_same_machine_though_another_one_may_get_it_again() -> None:
+    scene = Scene("a", "b", "c")
+    scene.hold("a", *range(SHARDS))
+    scene.ahead["b"] = 30
+    scene.wait(9)
+    giver = scene.rosters["a"]
+    meant = scene.bucket.members["a"].gives
+    assert (giver.members.standings(scene.now)["b"], list(meant.values())) == (Standing.HELD_BACK, ["c"])
+    scene.ahead.clear()
+    scene.wait(6)
+    assert giver.members.standings(scene.now)["b"] is Standing.PLACEABLE
+    assert scene.bucket.members["a"].gives == meant
 
 
 def test_a_machine_that_was_lost_is_given_nothing() -> None:
