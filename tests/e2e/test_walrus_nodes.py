@@ -87,8 +87,8 @@ def three(tmp_path: Path) -> Iterator[list[Service]]:
     try:
         for each in made:
             each.start(wait=False)
-        until(lambda: agree(*made) and all(map(ready, made)), "three nodes that agree", PATIENCE_S)
         until(lambda: sorted(len(each.held()) for each in made) == [0, 1, 1], "an even spread", PATIENCE_S)
+        until(lambda: agree(*made) and all(map(ready, made)), "three nodes that agree", PATIENCE_S)
         yield made
     finally:
         for each in made:
