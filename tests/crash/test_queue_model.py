@@ -150,8 +150,6 @@ class QueueMachine(RuleBasedStateMachine):
                 self.doomed.add(seq)
             else:
                 expected.append(seq)
-        if self.doomed:
-            self.here.shard.commits.sync_now()  # this model leaves out that a cut of power may lose orders of moves
         assert [job["$seq"] for job in claimed] == sorted(expected)
         for each in claimed:
             job = self.jobs[each["$seq"]]
@@ -331,8 +329,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.here.shard.checkpoint_now()
             if not then:
                 return
-        elif self.durability == "disk":
-            self.here.shard.commits.sync_now()  # this model leaves out what the machine's death may lose of this class
+        elif self.durability == "disk" or (how == "power" and self.doomed):
+            # This model leaves out what the machine's death may lose of this class, and of orders of dead letters.
+            self.here.shard.commits.sync_now()
         self.here = revived(self.here, "drop" if how == "power" else "process", seed)
         if how != "stop" and self.changed and not self.durable:
             for seq, job in self.jobs.items():
