@@ -107,14 +107,14 @@ class Mover:
     def order(self, topic: Topic, transfers: dict[int, Transfer], waiter: TransferWaiter | None = None) -> None:
         """Logs that these records go to their targets; `carry` sends them once that has committed."""
         outbox, queue = topic.outbox, topic.queue
+        before: Saved = {}
         with indivisible:
             outbox.ordered |= transfers.keys()
             if queue is not None:
-                for seq in transfers:
-                    queue.order(seq)
+                before = {seq: queue.order(seq) for seq in transfers}
             told = queue.told(transfers) if queue is not None else []
             body = LeasesFrame(letters=rows(transfers), reasons=told or UNSET)
-            self._stage(_Ordered(topic, self, transfers, waiter), body)
+            self._stage(_Ordered(topic, self, transfers, waiter, before), body)
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """Logs that these records stay where they are, because of `error`."""
@@ -327,11 +327,13 @@ class Mover:
 
 
 class _Ordered(TopicChange, eq=False):
-    """Records are in the outbox."""
+    """Records are in the outbox. If this is undone, jobs that were not in it before are what they were `before`: the
+    last holder of a job may still ack it."""
 
     mover: Mover
     transfers: dict[int, Transfer]
     waiter: TransferWaiter | None
+    before: Saved
 
     def apply(self, timing: Timing) -> None:
         self.topic.outbox.add(self.transfers)
@@ -340,11 +342,12 @@ class _Ordered(TopicChange, eq=False):
         self.mover.take_up(self.topic)
 
     def undo(self, error: TopicsError) -> None:
-        outbox, queue = self.topic.outbox, self.topic.queue
-        outbox.ordered -= self.transfers.keys()
+        queue = self.topic.queue
+        self.topic.outbox.ordered -= self.transfers.keys()
         if queue is not None:
-            for seq in self.transfers.keys() - outbox.transfers.keys():
-                queue.cancel_transfer(seq)
+            for seq, saved in self.before.items():
+                if saved is None or saved[0] is not JobState.TRANSFERRING:  # else the earlier order decides
+                    queue.undo(seq, saved)
         if self.waiter is not None:
             self.waiter.over([], error)
 

@@ -52,7 +52,7 @@ class JobEvent(StrEnum):
     ORDER = "order"
     """It goes to another topic, or from one target to another: a dead letter or a redrive."""
     CALL_BACK = "call_back"
-    """It does not go to another topic: the target refused it, or the order failed."""
+    """It does not go to another topic: the target refused it."""
     ARRIVE = "arrive"
     """It is in the other topic."""
 

@@ -249,11 +249,13 @@ class Queue:
         """`[seq, reason]` of those of these jobs that have one."""
         return [[seq, self.reasons[seq]] for seq in seqs if seq in self.reasons] if self.reasons else []
 
-    def order(self, seq: int) -> None:
-        """Reserve a job for its transfer to another topic. It has no holder."""
+    def order(self, seq: int) -> tuple[Any, ...] | None:
+        """Reserve a job for its transfer to another topic. It has no holder. Returns what `undo` needs."""
+        before = self.jobs[seq].saved() if seq in self.jobs else None
         job = self._entry(seq)
         job.node = ""
         self._set(seq, job, _ORDER[job.state])
+        return before
 
     def cancel_transfer(self, seq: int) -> None:
         """Make a job READY again whose transfer was called back. Does nothing if it is not TRANSFERRING."""

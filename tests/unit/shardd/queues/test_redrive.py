@@ -11,7 +11,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
-from tests.unit.shardd.queues.test_transfers import There, carry
+from tests.unit.shardd.queues.test_transfers import There, carry, refused_write
 
 QUEUE = "q"
 
@@ -195,6 +195,22 @@ async def test_letters_in_a_queue_go_back_unless_somebody_holds_them(there: Ther
         "dead_lettered": 0,
     }
     assert shard.call("ack", "dlq", {"node": "w", "seqs": [1]})["acked"] == 1
+
+
+async def test_an_order_that_is_not_written_leaves_letters_in_a_queue_as_they_were(there: There) -> None:
+    shard = dead(letter(1), letter(2), letter(3), type="queue")
+    shard.call("append", "dlq", {"records": [{**letter(4), "delay_ms": 5000}]})
+    shard.call("claim", "dlq", {"node": "w", "max": 2})
+    shard.call("nack", "dlq", {"node": "w", "seqs": [1]})
+    shard.call("nack", "dlq", {"node": "w", "seqs": [2], "delay_ms": 1000})
+    before = shard.call("peek_jobs", "dlq")
+    refused_write(shard, "redrive", "dlq", {"queue": QUEUE})
+    assert shard.call("peek_jobs", "dlq") == before
+    claimed = shard.call("claim", "dlq", {"node": "v", "max": 9})["claimed"]
+    assert [(each["$seq"], each["deliveries"]) for each in claimed] == [(1, 2), (3, 1)]
+    shard.clock.advance(1000)
+    assert [each["$seq"] for each in shard.call("claim", "dlq", {"node": "v", "max": 9})["claimed"]] == [2]
+    assert (await redriven(shard, there))["seqs"] == [4]
 
 
 async def test_a_letter_on_its_way_is_not_handed_out(there: There) -> None:

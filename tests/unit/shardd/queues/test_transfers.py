@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from typing import Any
 
 import pytest
@@ -126,6 +127,34 @@ async def test_a_job_delivered_too_often_is_moved_with_its_tag_data_and_meta(the
         "a": 1.0, "$dead_letter_from": "q", "$dead_letter_deliveries": 2, "$dead_letter_src_seq": 1,
     }  # fmt: skip
     assert here.restarted().call("state", "q")["queue"]["dead_lettered"] == 1
+
+
+def refused_write(here: Harness, op: str, topic: str, body: dict[str, Any]) -> None:
+    """A request whose write fails, so that nothing of it is done."""
+    disk = here.disk
+    assert isinstance(disk, FaultDisk)
+    here.shard.commits.sync_now()
+    disk.fail["write"] = OSError(EIO, "the test says so")
+    here.reply(op, topic, body)  # a claim without jobs does not wait for its orders
+    del disk.fail["write"]
+
+
+async def test_an_order_that_is_not_written_leaves_the_job_to_its_last_holder(there: There) -> None:
+    here = Harness()
+    here.call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq", "lease_ms": 1000})
+    here.append("q", 0, 1)
+    held = {each["$seq"]: each["lease_id"] for each in here.call("claim", "q", {"node": "w", "max": 2})["claimed"]}
+    here.clock.advance(1001)
+    before = here.call("peek_jobs", "q")
+    assert before["ready"] == 2
+    refused_write(here, "claim", "q", {"node": "v", "max": 2})
+    assert here.call("peek_jobs", "q") == before
+    assert here.call("ack", "q", {"node": "w", "seqs": [1], "lease_ids": [held[1]]})["acked"] == 1
+    here.call("claim", "q", {"node": "v"})  # orders the other one
+    assert here.call("ack", "q", {"node": "w", "seqs": [2], "lease_ids": [held[2]]})["skipped"] == [2]
+    await carry(here, there)
+    assert [each["data"] for each in copies(there)] == [1]
+    assert here.everything("q") == []
 
 
 @pytest.mark.parametrize("config", [{"dead_letter": None}, {"max_deliveries": 0}])
