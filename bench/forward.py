@@ -8,9 +8,9 @@ Two machines with one bucket, a directory, hear each other. They, the load and t
 cores, so the link between them is loopback. A round sends each load to the one machine, then to the other, in turn
 first; figures are medians of the rounds, and a difference or a ratio is the median of those of the rounds. Latency is
 that of one connection. Processor time is that of all gateways and shards of both machines, with `CONNECTIONS`
-connections. The round trip of the link is that of one byte between two processes over TCP, each on a core of its own
-as two machines are, measured in each round too. Of what a large answer costs, most is its encryption: about 1 µs a KiB,
-both ends together.
+connections. The round trip of the link is that of as many bytes as the request and its answer have, between two
+processes over TCP, each on a core of its own as two machines are, measured in each round too. Of what a large answer
+costs, most is its encryption: about 1 µs a KiB, both ends together.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ import itertools
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from load import drive, get, post
+from load import Line, drive, get, post
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -45,15 +46,22 @@ PATIENCE_S = 60.0
 MOST_US = 60
 """The aim of the latency that is added to the link's round trip."""
 MOST_CPU = 1.15
-ECHO = """
-import os, socket, sys
-os.sched_setaffinity(0, {int(sys.argv[1])})
+ECHO_BYTES = 1 << 20
+"""The largest request and answer of an exchange."""
+SIZES = struct.Struct("!II")
+ECHO = f"""
+import os, socket, struct, sys
+os.sched_setaffinity(0, {{int(sys.argv[1])}})
+buffer, answer = memoryview(bytearray({ECHO_BYTES})), memoryview(bytes({ECHO_BYTES}))
 with socket.create_server(("127.0.0.1", 0)) as listener:
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := connection.recv(1):
-        connection.sendall(data)
+    while size := connection.recv_into(buffer):
+        asked, answered = struct.unpack_from({SIZES.format!r}, buffer)
+        while size < asked:
+            size += connection.recv_into(buffer)
+        connection.sendall(answer[:answered])
 """
 
 
@@ -72,7 +80,7 @@ class Row:
     """The same at the other one."""
     added_us: float
     rtt_us: float
-    """Of the link."""
+    """Of the link, with as many bytes."""
     held_cpu_us: float
     """Processor time of a request, of both machines together."""
     other_cpu_us: float
@@ -140,7 +148,8 @@ LOADS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 class Echo:
-    """A process that sends back each byte, on another core than the one that asks, if there are two."""
+    """A process that answers requests of any size with answers of any size, on another core than the one that asks, if
+    there are two. A request begins with both sizes."""
 
     def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
@@ -155,17 +164,20 @@ class Echo:
         self._raw.close()
         self._process.communicate(timeout=30)
 
-    def rtt_us(self, seconds: float) -> float:
-        """The median."""
+    def rtt_us(self, seconds: float, asked: int, answered: int) -> float:
+        """The median, with requests and answers of so many bytes."""
         taken: list[float] = []
         clock = time.perf_counter
+        request, buffer = SIZES.pack(asked, answered).ljust(asked), bytearray(ECHO_BYTES)
         until = clock() + seconds
         os.sched_setaffinity(0, self._cores[:1])
         try:
             while not taken or clock() < until:
                 began = clock()
-                self._raw.sendall(b"x")
-                self._raw.recv(1)
+                self._raw.sendall(request)
+                missing = answered
+                while missing:
+                    missing -= self._raw.recv_into(buffer)
                 taken.append(clock() - began)
         finally:
             os.sched_setaffinity(0, self._cores)
@@ -183,6 +195,12 @@ def measured(asked: Server, servers: Sequence[Server], make: Callable[[], Iterat
     return Measure(alone.p50_ms * 1000, (cpu_s(servers) - before) / busy.requests * 1e6)
 
 
+def sizes(server: Server, request: bytes) -> tuple[int, int]:
+    """Bytes of a request, and of the body of its answer."""
+    with closing(Line(server.port)) as line:
+        return len(request), len(line.ask(request))
+
+
 def compared(name: str, pair: tuple[Server, Server], echo: Echo, seconds: float, rounds: int) -> Row:
     """`pair`: the machine that holds the shard, and the other one."""
     make = LOADS[name]
@@ -191,8 +209,9 @@ def compared(name: str, pair: tuple[Server, Server], echo: Echo, seconds: float,
     held: list[Measure] = []
     other: list[Measure] = []
     rtts: list[float] = []
+    asked, answered = sizes(pair[0], next(make()))
     for number in range(rounds):
-        rtts.append(echo.rtt_us(min(seconds, 0.5)))
+        rtts.append(echo.rtt_us(min(seconds, 0.5), asked, answered))
         for server in pair if number % 2 else reversed(pair):
             (held if server is pair[0] else other).append(measured(server, pair, make, seconds))
     return Row(
