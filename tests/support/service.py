@@ -251,7 +251,7 @@ class Service:
         table = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()
         rows = [line.split() for line in table[1:]]
         sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(here) and row[2].endswith(there)}
-        for name, child in self.status()["children"].items():
+        for name, child in self.status().get("children", {}).items():
             if name.startswith("gateway") and child["pid"]:
                 for descriptor in Path(f"/proc/{child['pid']}/fd").iterdir():
                     with suppress(FileNotFoundError):  # closed meanwhile
