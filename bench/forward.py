@@ -10,7 +10,7 @@ first; figures are medians of the rounds, and a difference or a ratio is the med
 that of one connection. Processor time is that of all gateways and shards of both machines, with `CONNECTIONS`
 connections. The round trip of the link is that of as many bytes as the request and its answer have, between two
 processes over TCP, each on a core of its own as two machines are, measured in each round too. Of what a large answer
-costs, most is its encryption: about 1 µs a KiB, both ends together.
+costs, most is its encryption: 1 to 2 µs a KiB, both ends together.
 """
 
 from __future__ import annotations
