@@ -41,6 +41,15 @@ class Answer:
     body: Any
 
 
+def answered(status: int, body: Any) -> Answer:
+    """The answer of a service that answered, with its outcome."""
+    if status < 300:
+        return Answer("ok", status, body)
+    told = body.get("error", {}).get("detail") or {}
+    undone = told.get("outcome") == "not_done" or told.get("reason") == "write_failed"
+    return Answer("failed" if undone or status < 500 else "unknown", status, body)
+
+
 class Recording:
     """The history of all clients. `answered` requests had an answer; the longest of them took `slowest_ns`, beyond what
     it waited for."""
@@ -125,6 +134,17 @@ class Requests:
 
     def append(self, topic: str, count: int = 1, *, tag: str | None = None, keyed: bool = False) -> Any:
         """Append records of seeded contents. With a key, repeat it a few times until it is known to have happened."""
+        self.last_append = self.new_append(topic, count, tag=tag, keyed=keyed)
+        for _ in range(5 if keyed else 1):
+            found = self.append_again(*self.last_append)
+            if self.outcome != "unknown":
+                break
+        return found
+
+    def new_append(
+        self, topic: str, count: int = 1, *, tag: str | None = None, keyed: bool = False
+    ) -> tuple[str, Any, f.AppendArgs]:
+        """An append of seeded contents, for `append_again`."""
         records, bodies = [], []
         for _ in range(count):
             self._sent += 1
@@ -137,12 +157,7 @@ class Requests:
         if key:
             body["idempotency_key"] = key
         args = f.AppendArgs(bodies, [tag] * count if tag else None, key)
-        self.last_append = topic, body, args
-        for _ in range(5 if keyed else 1):
-            found = self.append_again(*self.last_append)
-            if self.outcome != "unknown":
-                break
-        return found
+        return topic, body, args
 
     def append_again(self, topic: str, body: Any, args: f.AppendArgs) -> Any:
         """Repeat a `last_append`. Only one with a key may be repeated."""
@@ -267,11 +282,7 @@ class Client(Requests):
             self.broken = error
             self.close()
             return Answer("unknown", 0, None)
-        if response.status < 300:
-            return Answer("ok", response.status, answer)
-        told = answer.get("error", {}).get("detail") or {}
-        undone = told.get("outcome") == "not_done" or told.get("reason") == "write_failed"
-        return Answer("failed" if undone or response.status < 500 else "unknown", response.status, answer)
+        return answered(response.status, answer)
 
 
 def _bounds(told: Any) -> f.Bounds:

@@ -1,0 +1,147 @@
+"""Claims about the whole system, in one process with a seeded order of events and faults: whatever fails, clients get
+what they are promised; and a broken product is noticed.
+
+A failing schedule is run again with `TOPICS_TEST_SEED=<number>`, more of them with `--seeds N`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import trio
+from trio._core import _run
+
+from tests.simulation.test_machines import first_seed
+from tests.simulation.whole import inner_trio
+from tests.simulation.whole.broken import BROKEN, broken
+from tests.simulation.whole.runs import Run, run
+from tests.simulation.whole.schedule import schedule
+from tests.simulation.whole.story import shrunk, told
+
+FEW = 30
+ENOUGH = 300
+"""Schedules of which at least one notices a broken product."""
+TIDY = 25
+"""Runs after which their garbage is collected: a run makes much, and a search takes as long as half a run."""
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def failing(first: int, count: int) -> Iterator[Run]:
+    """The runs that find something, of these seeds."""
+    for seed in range(first, first + count):
+        found = run(schedule(seed))
+        if seed % TIDY == 0:
+            gc.collect()
+        if found.found:
+            yield found
+
+
+def digest(seed: int) -> str:
+    made = run(schedule(seed))
+    return hashlib.sha256("\n".join(made.trace).encode() + made.history).hexdigest()
+
+
+def test_clients_get_what_they_are_promised(pytestconfig: pytest.Config) -> None:
+    for found in failing(first_seed(), pytestconfig.getoption("seeds") or FEW):
+        pytest.fail(told(found), pytrace=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_product_is_noticed(name: str) -> None:
+    with broken(name):
+        assert list(islice(failing(0, ENOUGH), 1)), name
+
+
+def test_a_seed_is_one_story_whatever_the_hash_seed() -> None:
+    """Also in another process."""
+    seeds = (1, 4, 6)
+    here = [digest(seed) for seed in seeds]
+    assert here == [digest(seed) for seed in seeds]
+    assert len(set(here)) == len(seeds)
+    program = f"from tests.simulation.test_whole import digest; print(*map(digest, {seeds}))"
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": f"{root}:{root}/packages/topics-history"}
+    told = subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, check=True)
+    assert told.stdout.decode().split() == here
+
+
+def test_schedules_do_what_they_are_to_do() -> None:
+    """Each kind of fault and of request happens, and most requests succeed."""
+    counts = sum((run(schedule(seed)).counts for seed in range(FEW)), start=run(schedule(FEW)).counts)
+    for fault in ("kill", "dies", "sync fails", "write fails", "pause", "all", "power"):
+        assert counts[fault], fault
+    for what in ("append", "again", "read", "state", "delete", "put cursor", "get cursor", "claim", "ack", "nack"):
+        assert counts[f"{what} ok"], what
+    assert counts["dead"], "dead letters"
+    assert counts["outcome ok"] > 4 * counts["outcome failed"]
+    assert counts["outcome unknown"]
+
+
+def test_a_story_is_short() -> None:
+    """Steps that a failure does not need are left out."""
+    with broken("idempotency keys are forgotten at a restart"):
+        found = next(failing(0, ENOUGH))
+        text = told(found)
+    assert f"TOPICS_TEST_SEED={found.schedule.seed}: Doubled" in text
+    assert "append" in text
+    assert text.count(" c0 ") + text.count(" c1 ") + text.count(" c2 ") <= 6
+
+
+def test_a_schedule_is_shrunk_to_what_fails() -> None:
+    needed = {3, 17, 40}
+    least = shrunk(schedule(0), lambda each: needed <= {step.number for step in each.steps})
+    assert needed == {step.number for step in least.steps} or not needed <= {s.number for s in schedule(0).steps}
+
+
+def test_trio_has_the_inner_parts() -> None:
+    """Which `inner_trio` uses. Their order of tasks follows from a seed."""
+    assert hasattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING")
+
+    async def order() -> list[int]:
+        found: list[int] = []
+
+        async def note(number: int) -> None:
+            found.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(note, number)
+        return found
+
+    assert inner_trio.run(1, order) == inner_trio.run(1, order) != inner_trio.run(2, order)
+
+
+def test_held_tasks_wait_while_others_run() -> None:
+    async def main() -> list[str]:
+        found: list[str] = []
+
+        async def note(name: str) -> None:
+            await trio.sleep(1)
+            found.append(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, "held", name="held")
+            nursery.start_soon(note, "other", name="other")
+            inner_trio.hold(lambda task: task.name == "held")
+            await trio.sleep(5)
+            found.append("released")
+            inner_trio.hold(None)
+        return found
+
+    assert inner_trio.run(0, main) == ["other", "released", "held"]

@@ -1,0 +1,89 @@
+"""Broken products: edits of the product's source, as those of `tests.mutants`, made in this process and undone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from tests.mutants.catalogue import MUTANTS, Edit
+
+_KNOWN = {mutant.name: mutant.edits for mutant in MUTANTS}
+BROKEN: dict[str, tuple[Edit, ...]] = {
+    name: _KNOWN[name]
+    for name in (
+        "a write is answered before its sync",
+        "an ack needs no lease",
+        "a deletion takes one record more",
+        "a tombstone is one seq short",
+        "a failed sync is taken for a good one",
+        "a request whose outcome is unknown is sent to the next holder",
+    )
+} | {
+    "idempotency keys are forgotten at a restart": (
+        Edit("shardd/recovery/replay.py", "    elif columns.key:\n", "    elif False:\n"),
+        Edit("shardd/topic/idempotency.py", "key, first, count, ts in entries}", "key, first, count, ts in ()}"),
+    ),
+    "a dead letter is taken for arrived though its target did not answer": (
+        Edit(
+            "shardd/queues/transfers.py",
+            "            self._refused(topic, target, refused, error, sum(map(size_of, found)))\n",
+            "            self._remove(topic, target, seqs, 1)\n",
+        ),
+    ),
+    "a target forgets at a restart which letters have arrived": (
+        Edit("shardd/recovery/replay.py", "        topic.arrivals.add(columns.key)\n", "        pass\n"),
+    ),
+    "copies are not made again after a stop": (
+        Edit("shardd/process/router_tasks.py", "restores = self._shard.restoring.restores()\n", "restores = []\n"),
+    ),
+}
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Inside, the product has these errors."""
+    before: list[tuple[FunctionType, CodeType]] = []
+    try:
+        for edit in BROKEN[name]:
+            before += _apply(edit)
+        yield
+    finally:
+        for function, code in reversed(before):
+            function.__code__ = code
+
+
+def _apply(edit: Edit) -> list[tuple[FunctionType, CodeType]]:
+    """Give the functions that an edit changes their new code. Returns them with their old code."""
+    module = importlib.import_module(edit.path.removesuffix(".py").replace("/", "."))
+    source = inspect.getsource(module)
+    was, now = (_codes(compile(text, str(module.__file__), "exec", 0, True)) for text in (source, edit.applied(source)))
+    changed = []
+    for function in _functions(module, module.__name__):
+        name = function.__code__.co_qualname
+        if name in now and was[name] != now[name]:
+            changed.append((function, function.__code__))
+            function.__code__ = now[name]
+    assert changed, f"{edit.path} has no function that the edit changes"
+    return changed
+
+
+def _codes(code: CodeType) -> dict[str, CodeType]:
+    found = {}
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            found[each.co_qualname] = each
+            found |= _codes(each)
+    return found
+
+
+def _functions(of: Any, module: str) -> Iterator[FunctionType]:
+    for each in vars(of).values():
+        plain = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        if isinstance(plain, FunctionType) and plain.__module__ == module:
+            yield plain
+        elif isinstance(plain, type) and plain.__module__ == module:
+            yield from _functions(plain, module)

@@ -1,0 +1,150 @@
+"""The supervisor: the product's `Child` with processes of the simulation, and the reports that its service makes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import trio
+
+from proto.ipc import askers
+from proto.ipc.control import Askers, Shards, ShardState, Start
+from supervisor.process.child import Child, _send
+from supervisor.process.launch import Launch
+from supervisor.process.shard_states import states
+from supervisor.process.states import ChildEvent, ChildState
+from tests.simulation.whole.network import ControlEnd
+from tests.simulation.whole.processes import Process
+
+if TYPE_CHECKING:
+    from proto.model.limits import Limits
+    from tests.simulation.whole.machine import Machine
+
+RESTARTS = 100
+"""Deaths within a minute that a child may have."""
+Main = Callable[[ControlEnd, Process], Awaitable[int]]
+
+
+class SimulatedChild(Child):
+    """A child whose processes live in this one."""
+
+    process: Process | None = None
+
+    def __init__(self, name: str, prepare: Callable[[int], Launch], of: Supervisor, main: Main) -> None:
+        super().__init__(name, _no_start, {}, prepare, of.changed, _log, RESTARTS, lambda: False)
+        self._of = of
+        self._main = main
+
+    async def _live(self) -> int:
+        self.incarnation += 1
+        self._failure = None
+        self._ready_at = None
+        self.drained, self._died = trio.Event(), trio.Event()
+        launch = self._prepare(self.incarnation)
+        machine = self._of.machine
+        process = self.process = Process(self.name, machine.network, machine.crashed)
+        ours: Any
+        ours, theirs = ControlEnd.pair(machine.network, self._of.process, process)
+        machine.nursery.start_soon(process.run, lambda: self._main(theirs, process))
+        self._apply(ChildEvent.SPAWN)
+        try:
+            async with trio.open_nursery() as nursery:
+                heard = trio.Event()
+                nursery.start_soon(self._hear, ours, heard)
+                self._link = ours
+                await _send(ours, launch.start())
+                await process.ended.wait()
+                await trio.sleep(machine.network.delay())
+                ours.end()
+                with trio.move_on_after(1):
+                    await heard.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._link = None
+            self.process = None
+            self._died.set()
+        machine.network.tell(f"{self.name}.{self.incarnation} has ended with {process.status}")
+        return process.status
+
+
+async def _no_start(*_: object) -> Any:
+    raise AssertionError("a simulated child starts no process")
+
+
+class Supervisor:
+    """The part of `supervisor.process.service` that starts children and reports them to each other."""
+
+    def __init__(self, machine: Machine, shards: int, limits: Limits) -> None:
+        self.machine = machine
+        self.process = Process("supervisor", machine.network, machine.crashed)
+        self._limits = limits
+        self._endpoints = [""] * shards
+        self._news: dict[str, trio.Event] = {}
+        self.shards = [
+            SimulatedChild(f"shard-{index:02d}", partial(self._for_shard, index), self, machine.shard)
+            for index in range(shards)
+        ]
+        self.gateway = SimulatedChild("gateway", self._for_gateway, self, machine.gateway)
+        self.children = [*self.shards, self.gateway]
+        self._news = {each.name: trio.Event() for each in self.children}
+
+    def states(self) -> list[ShardState]:
+        return states(self.shards, self._endpoints, lambda index, phase: phase)
+
+    def askers(self) -> dict[str, int]:
+        first = {askers.shard(index): child.first_living for index, child in enumerate(self.shards)}
+        return {**first, askers.gateway(0): self.gateway.first_living}
+
+    def _for_shard(self, index: int, incarnation: int) -> Launch:
+        self._endpoints[index] = f"sim://{self.machine.boots}/{index}.{incarnation}"
+
+        def start() -> Start:
+            return Start(
+                "shard",
+                self._limits,
+                index=index,
+                shards=len(self.shards),
+                data_dir="/data",
+                endpoint=self._endpoints[index],
+                states=self.states(),
+                incarnation=incarnation,
+                askers=self.askers(),
+            )
+
+        return Launch(start)
+
+    def _for_gateway(self, incarnation: int) -> Launch:
+        def start() -> Start:
+            states = self.states()
+            return Start("gateway", self._limits, shards=len(states), states=states, incarnation=incarnation)
+
+        return Launch(start)
+
+    def changed(self, child: Child) -> None:
+        for each in self.shards if child is self.gateway else self.children:
+            self._news[each.name].set()
+
+    async def run(self) -> int:
+        """Run all children until the supervisor's process ends."""
+        async with trio.open_nursery() as nursery:
+            for child in self.children:
+                nursery.start_soon(child.run)
+                nursery.start_soon(self._relay, child)
+        return 0
+
+    async def _relay(self, child: SimulatedChild) -> None:
+        while True:
+            await self._news[child.name].wait()
+            self._news[child.name] = trio.Event()
+            if child is not self.gateway:
+                await child.tell(Askers(self.askers()))
+            await child.tell(Shards(self.states()))
+
+    @property
+    def ready(self) -> bool:
+        return all(child.state is ChildState.SERVING for child in self.children)
+
+
+_log = structlog.get_logger()
