@@ -32,6 +32,7 @@ from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import JobState
+from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Parked, Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
@@ -92,6 +93,7 @@ class Mover:
                 for seq, job in topic.queue.jobs.items():
                     if job.state is JobState.TRANSFERRING and job.node:  # the form in logs of releases without outboxes
                         topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
+                _leave_unordered(topic, topic.queue)
             self.take_up(topic)
 
     def __len__(self) -> int:
@@ -324,6 +326,15 @@ class Mover:
         if not self.waiters[topic.id]:
             del self.waiters[topic.id]
         waiter.over(sorted(waiter.arrived), error)
+
+
+def _leave_unordered(topic: Topic, queue: Queue) -> None:
+    """Make jobs READY again that a checkpoint has as TRANSFERRING, and whose order was lost: it was not synced when the
+    checkpoint was made. A claim orders them again."""
+    outbox = topic.outbox
+    for seq, job in queue.jobs.items():
+        if job.state is JobState.TRANSFERRING and seq not in outbox.transfers and seq not in outbox.ordered:
+            queue.cancel_transfer(seq)
 
 
 class _Ordered(TopicChange, eq=False):

@@ -515,6 +515,18 @@ async def test_a_job_on_its_way_survives_a_checkpoint_and_a_machine(there: There
     assert copies(there)[0]["meta"]["$dead_letter_deliveries"] == 2
 
 
+async def test_an_order_that_a_power_cut_takes_leaves_the_job_though_a_checkpoint_has_seen_it(there: There) -> None:
+    """The checkpoint is made after the order is written, and before it is synced."""
+    disk = FaultDisk()
+    here = worn(Harness(disk))
+    here.shard.checkpoint_now()
+    here = here.restarted(disk.after_crash("drop"))
+    assert here.call("state", "q")["queue"]["dead_lettering"] == 0
+    here.call("claim", "q", {"node": "w"})
+    await carry(here, there)
+    assert [each["data"] for each in copies(there)] == [[1]]
+
+
 async def test_a_clients_key_is_never_taken_for_an_arrival(there: There) -> None:
     there.shard.append("dlq", 1, idempotency_key="\u00ff" + "x" * 40)
     there.shard.append("dlq", 2, idempotency_key="\x00")
