@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -143,11 +144,13 @@ class Machine:
 
     async def restart(self, power: Random | None) -> None:
         """End all processes, with the power if that has a generator, and start the supervisor again."""
+        off = self.supervisor.process.dead
         self.halt()
         if power is not None:
             self.disks = [cut(disk, power) for disk in self.disks]
-        await trio.sleep(REBOOT_S)
-        self.boot()
+        if not off:  # else it is about to start anyway
+            await trio.sleep(REBOOT_S)
+            self.boot()
 
     # What the processes do
 
@@ -172,7 +175,7 @@ class Machine:
             await nursery.start(shards.run)
             shards.update(start.states)
             front = self.front = Front(process, api, shards)
-            process.at_end.append(self._no_front)
+            process.at_end.append(partial(self._no_front, front))
             nursery.start_soon(front.run)
             await link.send(Ready())
             while not isinstance(message := await link.receive(), Stop):
@@ -180,5 +183,6 @@ class Machine:
                     shards.update(message.states)
         return 0
 
-    def _no_front(self) -> None:
-        self.front = None
+    def _no_front(self, front: Front) -> None:
+        if self.front is front:
+            self.front = None

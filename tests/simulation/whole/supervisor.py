@@ -38,6 +38,8 @@ class SimulatedChild(Child):
         self._main = main
 
     async def _live(self) -> int:
+        if self._of.process.dead:  # its tasks only unwind
+            await trio.sleep_forever()
         self.incarnation += 1
         self._failure = None
         self._ready_at = None
