@@ -26,9 +26,9 @@ one trio run, on a clock that jumps. It takes some tens of milliseconds.
     write fails  the next write of a shard's disk fails, or is short
     pause        no task of a process runs for a while; its links and its disk do
 
-**Order.** trio shuffles the tasks that are ready by a generator that is seeded (`inner_trio`). A packet, a control
-message, a sync and a call in a worker thread take a seeded time. So a schedule is the same each time, whatever the hash
-seed; `Run.trace` has each packet, fault and answer.
+**Order.** trio shuffles the tasks that are ready by a generator that is seeded, and its wait jumps to what comes next
+(`inner_trio`). A packet, a control message, a sync and a call in a worker thread take a seeded time. So a schedule is
+the same each time, whatever the hash seed; `Run.trace` has each packet, fault and answer.
 
 **Judgement.** Clients write a history. After the faults everything is read, and `topics_history` decides. Of the queue
 with dead letters, `tests.history.jobs.ends` compares each job with its end. Besides, no process may end by itself or

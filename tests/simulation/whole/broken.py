@@ -42,6 +42,9 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
     ),
 }
 
+RARE = ("a failed sync is taken for a good one", "a target forgets at a restart which letters have arrived")
+"""Those that few schedules notice, of which thousands may be needed."""
+
 
 @contextmanager
 def broken(name: str) -> Iterator[None]:

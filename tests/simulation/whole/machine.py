@@ -108,6 +108,8 @@ class Machine:
         self.boots = 0
         self.disks: list[FaultDisk] = [FaultDisk() for _ in range(SHARDS)]
         self.front: Front | None = None
+        self.ended: Callable[[Process], object] | None = None
+        """Called with each child that ends."""
         self._limits = limits
         self._failed = failed
         self.boot()
@@ -135,6 +137,14 @@ class Machine:
         """The disk of a shard, if a process has it."""
         found = self.disks[index]
         return found if isinstance(found, Disk) else None
+
+    def lift(self) -> None:
+        """No disk fails from now on."""
+        for index in range(SHARDS):
+            disk = self.disk(index)
+            if disk is not None:
+                disk.dies_in.clear()
+                disk.next_fault.clear()
 
     def halt(self) -> None:
         """End all processes."""

@@ -1,4 +1,4 @@
-"""The network: pipes in memory in place of ZeroMQ, control links in place of socket pairs, and what is due by time.
+"""The network: pipes in memory in place of ZeroMQ, and control links in place of socket pairs.
 
 A pipe keeps its order. Each packet takes a seeded time, so pipes overtake each other. Packets are encoded and decoded
 as on a socket.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from heapq import heappop, heappush
-from itertools import count
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,7 @@ from proto.ipc.control import Control, Decoder, encode
 from proto.ipc.message import NO_STATUS, Packet, unpack
 from proto.ipc.transport import Group, MessageSocket
 from proto.process import waiting
+from tests.simulation.whole.inner_trio import timeline
 
 if TYPE_CHECKING:
     from tests.simulation.whole.processes import Process
@@ -27,28 +26,6 @@ if TYPE_CHECKING:
 PROCESS: ContextVar[Process] = ContextVar("process")
 """The process to which the present task belongs."""
 MOST_AT_ONCE = 64
-
-
-class Timeline:
-    """What happens at a time, in order."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = count()
-        self._sooner = trio.Event()
-
-    def at(self, due: float, happens: Callable[[], object]) -> None:
-        if not self._due or due < self._due[0][0]:
-            self._sooner.set()
-        heappush(self._due, (due, next(self._numbers), happens))
-
-    async def run(self) -> None:
-        while True:
-            self._sooner = trio.Event()
-            with trio.move_on_at(self._due[0][0] if self._due else inf):
-                await self._sooner.wait()
-            while self._due and self._due[0][0] <= trio.current_time():
-                heappop(self._due)[2]()
 
 
 class Pipe:
@@ -83,7 +60,7 @@ class Network:
     def __init__(self, rng: Random, tell: Callable[[str], object]) -> None:
         self.rng = rng
         self.tell = tell
-        self.timeline = Timeline()
+        self.timeline = timeline()
         self.routers: dict[str, Socket] = {}
         """By endpoint."""
 

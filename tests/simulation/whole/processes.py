@@ -69,14 +69,15 @@ def _is_cancelled(error: BaseException) -> bool:
 class Disk(FaultDisk):
     """The disk of a shard, for one process. Its process may end at a call."""
 
-    dies_in: int | None = None
-    """Calls until the process ends."""
+    dies_in: list[int]
+    """After how many calls this process ends, then the next ones."""
     next_fault: dict[str, OSError | int]
 
     @classmethod
     def of(cls, disk: FaultDisk) -> Disk:
         """The contents of another disk."""
         made = cls(disk.boot)
+        made.dies_in = []
         vars(made).update(vars(disk))
         made.next_fault = {}
         return made
@@ -88,9 +89,10 @@ class Disk(FaultDisk):
         process = self._process
         if process.dead:
             raise Crash
-        if self.dies_in is not None:
-            self.dies_in -= 1
-            if self.dies_in <= 0:
+        if self.dies_in:
+            self.dies_in[0] -= 1
+            if self.dies_in[0] <= 0:
+                del self.dies_in[0]
                 process.network.tell(f"{process.name} dies before {what} {name}")
                 process.end()
                 raise Crash

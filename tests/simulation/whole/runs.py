@@ -19,7 +19,8 @@ from tests.simulation.whole import inner_trio
 from tests.simulation.whole.crowd import Account, Client, Unserved
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.network import PROCESS, Network
-from tests.simulation.whole.schedule import CLIENTS, COPY, DEAD, MORTAL, QUEUES, SOURCE, Schedule, Step
+from tests.simulation.whole.processes import Process
+from tests.simulation.whole.schedule import CLIENTS, COPY, DEAD, LASTS_S, MORTAL, QUEUES, SOURCE, Schedule, Step
 from tests.simulation.whole.seams import now_ns, replaced
 from topics_history import checker
 from topics_history import format as f
@@ -27,7 +28,7 @@ from topics_history import format as f
 LONGEST_S = 120.0
 """Of the simulation's time: the longest that a run may take."""
 SERVES_S = 30.0
-LOOK_S = 0.02
+LOOK_S = 0.05
 
 
 @dataclass
@@ -70,7 +71,6 @@ class _Stage:
         with trio.move_on_after(LONGEST_S) as limit:
             async with trio.open_nursery() as nursery:
                 self.nursery = nursery
-                nursery.start_soon(self.network.timeline.run)
                 self.machine = Machine(self.network, nursery, self.schedule.limits, self.made.found.append)
                 try:
                     await self._act()
@@ -87,17 +87,16 @@ class _Stage:
         reader.loses = 0.0
         await self._begin(reader)
         self.begun = trio.current_time()
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self.notes, trio.open_nursery() as nursery:
             for client in clients:
                 nursery.start_soon(self._client, client)
             for step in self.schedule.steps:
                 if step.who == "fault":
                     nursery.start_soon(self._fault, step)
-        for index in range(len(self.machine.disks)):
-            disk = self.machine.disk(index)
-            if disk is not None:
-                disk.dies_in = None
-                disk.next_fault.clear()
+            self.machine.ended = self._ended
+            await trio.sleep_until(self.begun + LASTS_S)
+            self.machine.lift()
+        self.machine.ended = None
         await self._serves()
         await self._finish(reader)
         self.made.found += self._judged()
@@ -136,19 +135,17 @@ class _Stage:
             case "kill":
                 process = machine.child(step.of).process
                 if process is not None:
-                    self._ends(step.of)
                     process.end()
             case "pause":
                 await self._pause(step)
             case "all" | "power":
-                self._ends("all")
                 await machine.restart(Random(f"{self.schedule.seed} {step.number}") if step.what == "power" else None)
             case _:
                 self._break_disk(step)
 
-    def _ends(self, of: str) -> None:
+    def _ended(self, process: Process) -> None:
         """Note a fault from now until the service serves again."""
-        self.nursery.start_soon(self._noted, "kill", of, now_ns())
+        self.notes.start_soon(self._noted, "kill", process.name, now_ns())
 
     async def _noted(self, kind: str, of: str, start_ns: int) -> None:
         await trio.sleep(LOOK_S)
@@ -175,8 +172,7 @@ class _Stage:
         if disk is None or process is None:
             return
         if step.what == "dies":
-            disk.dies_in = step.with_["calls"]
-            process.at_end.append(lambda: self._ends(step.of))
+            disk.dies_in[:] = step.with_["calls"]
         elif step.what == "sync fails":
             disk.next_fault["sync"] = OSError(errno.EIO, "Input/output error")
         else:

@@ -141,7 +141,7 @@ def _faults(rng: Random, power: bool) -> list[Step]:
         if what == "lost":
             what, shard = "kill", "gateway"
         elif what == "dies":
-            more = {"calls": rng.choice((1, 2, 3, 5, 8, 13, 40))}
+            more = {"calls": [rng.choice((1, 2, 3, 5, 8, 13, 40)) for _ in range(rng.choice((1, 1, 1, 2, 3)))]}
         elif what == "pause":
             shard = rng.choice((shard, "gateway"))
             more = {"for_s": rng.choice((0.05, 0.3, 1.0))}

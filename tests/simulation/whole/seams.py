@@ -59,10 +59,12 @@ class Slow:
 
     async def run_sync(self, call: Callable[..., T], *args: Any, **_: Any) -> T:
         with trio.CancelScope(shield=True):
-            await trio.sleep(self._time())
+            before, after = self._time(), self._time()
+            if before:
+                await trio.sleep(before)
             made = outcome.capture(call, *args)
-            if not PROCESS.get().dead:
-                await trio.sleep(self._time())
+            if after and not PROCESS.get().dead:
+                await trio.sleep(after)
         return made.unwrap()
 
 

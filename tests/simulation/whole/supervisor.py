@@ -47,6 +47,7 @@ class SimulatedChild(Child):
         launch = self._prepare(self.incarnation)
         machine = self._of.machine
         process = self.process = Process(self.name, machine.network, machine.crashed)
+        process.at_end.append(partial(self._noted, process))
         ours: Any
         ours, theirs = ControlEnd.pair(machine.network, self._of.process, process)
         machine.nursery.start_soon(process.run, lambda: self._main(theirs, process))
@@ -69,6 +70,10 @@ class SimulatedChild(Child):
             self._died.set()
         machine.network.tell(f"{self.name}.{self.incarnation} has ended with {process.status}")
         return process.status
+
+    def _noted(self, process: Process) -> None:
+        if self._of.machine.ended is not None:
+            self._of.machine.ended(process)
 
 
 async def _no_start(*_: object) -> Any:
