@@ -76,6 +76,7 @@ def test_an_error_that_shows_seldom_is_noticed(name: str) -> None:
         assert list(islice(failing(0, MANY), 1)), name
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_story_whatever_the_hash_seed() -> None:
     """Also in another process."""
     seeds = (1, 4, 6)
@@ -89,6 +90,7 @@ def test_a_seed_is_one_story_whatever_the_hash_seed() -> None:
     assert told.stdout.decode().split() == here
 
 
+@pytest.mark.slow
 def test_schedules_do_what_they_are_to_do() -> None:
     """Each kind of fault and of request happens, and most requests succeed."""
     counts = sum((run(schedule(seed)).counts for seed in range(FEW)), start=run(schedule(FEW)).counts)
@@ -101,6 +103,7 @@ def test_schedules_do_what_they_are_to_do() -> None:
     assert counts["outcome unknown"]
 
 
+@pytest.mark.slow
 def test_a_story_is_short() -> None:
     """Steps that a failure does not need are left out."""
     with broken("idempotency keys are forgotten at a restart"):

@@ -42,7 +42,11 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
     ),
 }
 
-RARE = ("a failed sync is taken for a good one", "a target forgets at a restart which letters have arrived")
+RARE = (
+    "a failed sync is taken for a good one",
+    "a target forgets at a restart which letters have arrived",
+    "a dead letter is taken for arrived though its target did not answer",
+)
 """Those that few schedules notice, of which thousands may be needed."""
 
 
