@@ -87,16 +87,18 @@ class _Stage:
         reader.loses = 0.0
         await self._begin(reader)
         self.begun = trio.current_time()
-        async with trio.open_nursery() as self.notes, trio.open_nursery() as nursery:
-            for client in clients:
-                nursery.start_soon(self._client, client)
-            for step in self.schedule.steps:
-                if step.who == "fault":
-                    nursery.start_soon(self._fault, step)
-            self.machine.ended = self._ended
-            await trio.sleep_until(self.begun + LASTS_S)
-            self.machine.lift()
-        self.machine.ended = None
+        try:
+            async with trio.open_nursery() as self.notes, trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(self._client, client)
+                for step in self.schedule.steps:
+                    if step.who == "fault":
+                        nursery.start_soon(self._fault, step)
+                self.machine.ended = self._ended
+                await trio.sleep_until(self.begun + LASTS_S)
+                self.machine.lift()
+        finally:
+            self.machine.ended = None
         await self._serves()
         await self._finish(reader)
         self.made.found += self._judged()
