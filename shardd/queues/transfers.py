@@ -89,11 +89,8 @@ class Mover:
         for topic in self.staging.directory.visible.values():
             if topic.unrestored:
                 continue
-            if topic.queue is not None:
-                for seq, job in topic.queue.jobs.items():
-                    if job.state is JobState.TRANSFERRING and job.node:  # the form in logs of releases without outboxes
-                        topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
-                _leave_unordered(topic, topic.queue)
+            if topic.queue is not None and topic.queue.dead_lettering:
+                _know_orders(topic, topic.queue)
             self.take_up(topic)
 
     def __len__(self) -> int:
@@ -328,13 +325,16 @@ class Mover:
         waiter.over(sorted(waiter.arrived), error)
 
 
-def _leave_unordered(topic: Topic, queue: Queue) -> None:
-    """Make jobs READY again that a checkpoint has as TRANSFERRING, and whose order was lost: it was not synced when the
-    checkpoint was made. A claim orders them again."""
+def _know_orders(topic: Topic, queue: Queue) -> None:
+    """Have each TRANSFERRING job in the outbox, or make it READY again: a checkpoint has its state, but its order was
+    not synced when that was made, and is lost. A claim orders it again."""
     outbox = topic.outbox
     for seq, job in queue.jobs.items():
         if job.state is JobState.TRANSFERRING and seq not in outbox.transfers and seq not in outbox.ordered:
-            queue.cancel_transfer(seq)
+            if job.node:  # the form in logs of releases without outboxes
+                outbox.transfers[seq] = Transfer(job.node, job.deliveries)
+            else:
+                queue.cancel_transfer(seq)
 
 
 class _Ordered(TopicChange, eq=False):
