@@ -9,8 +9,8 @@ cores, so the link between them is loopback. A round sends each load to the one 
 first; figures are medians of the rounds, and a difference or a ratio is the median of those of the rounds. Latency is
 that of one connection. Processor time is that of all gateways and shards of both machines, with `CONNECTIONS`
 connections. The round trip of the link is that of as many bytes as the request and its answer have, between two
-processes over TCP, each on a core of its own as two machines are, measured in each round too. Of what a large answer
-costs, most is its encryption: 1 to 2 µs a KiB, both ends together.
+processes over TCP, each on a core of its own as two machines are, measured in each round too. So is what encryption
+alone costs for these bytes: an exchange by ZeroMQ with CURVE less one without. It is part of what is added.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import zmq
 from load import Line, drive, get, post
 from rich import box
 from rich.console import Console
@@ -46,6 +47,8 @@ PATIENCE_S = 60.0
 MOST_US = 60
 """The aim of the latency that is added to the link's round trip."""
 MOST_CPU = 1.15
+EXCHANGES = 300
+"""Of one measurement of encryption."""
 ECHO_BYTES = 1 << 20
 """The largest request and answer of an exchange."""
 SIZES = struct.Struct("!II")
@@ -85,6 +88,10 @@ class Row:
     """Processor time of a request, of both machines together."""
     other_cpu_us: float
     cpu_ratio: float
+    encryption_us: float
+    """What CURVE alone adds to the latency of an exchange of as many bytes."""
+    encryption_cpu_us: float
+    """The same of processor time, both ends together."""
 
 
 def machine(folder: Path, name: str) -> Server:
@@ -184,6 +191,37 @@ class Echo:
         return median(taken) * 1e6
 
 
+def exchanged(asked: int, answered: int, *, encrypted: bool) -> Measure:
+    """An exchange over TCP between two sockets of ZeroMQ, each with a context of its own."""
+    with (
+        zmq.Context() as near,
+        zmq.Context() as far,
+        near.socket(zmq.DEALER) as client,
+        far.socket(zmq.DEALER) as holder,
+    ):
+        if encrypted:
+            public, holder.curve_secretkey = zmq.curve_keypair()
+            holder.curve_server, client.curve_serverkey = True, public
+            client.curve_publickey, client.curve_secretkey = zmq.curve_keypair()
+        client.connect(f"tcp://127.0.0.1:{holder.bind_to_random_port('tcp://127.0.0.1')}")
+        request, answer = bytes(asked), bytes(answered)
+        taken: list[float] = []
+        began_cpu = time.process_time()
+        for _ in range(EXCHANGES):
+            began = time.perf_counter()
+            client.send(request)
+            holder.recv()
+            holder.send(answer)
+            client.recv()
+            taken.append(time.perf_counter() - began)
+        return Measure(median(taken) * 1e6, (time.process_time() - began_cpu) / EXCHANGES * 1e6)
+
+
+def encryption(asked: int, answered: int) -> Measure:
+    plain, curve = (exchanged(asked, answered, encrypted=encrypted) for encrypted in (False, True))
+    return Measure(curve.p50_us - plain.p50_us, curve.cpu_us - plain.cpu_us)
+
+
 def cpu_s(servers: Sequence[Server]) -> float:
     return sum(sum(server.cpu_seconds().values()) for server in servers)
 
@@ -209,9 +247,11 @@ def compared(name: str, pair: tuple[Server, Server], echo: Echo, seconds: float,
     held: list[Measure] = []
     other: list[Measure] = []
     rtts: list[float] = []
+    curves: list[Measure] = []
     asked, answered = sizes(pair[0], next(make()))
     for number in range(rounds):
         rtts.append(echo.rtt_us(min(seconds, 0.5), asked, answered))
+        curves.append(encryption(asked, answered))
         for server in pair if number % 2 else reversed(pair):
             (held if server is pair[0] else other).append(measured(server, pair, make, seconds))
     return Row(
@@ -223,6 +263,8 @@ def compared(name: str, pair: tuple[Server, Server], echo: Echo, seconds: float,
         median(each.cpu_us for each in held),
         median(each.cpu_us for each in other),
         median(b.cpu_us / a.cpu_us for a, b in zip(held, other, strict=True)),
+        median(each.p50_us for each in curves),
+        median(each.cpu_us for each in curves),
     )
 
 
@@ -242,13 +284,17 @@ def run(seconds: float, rounds: int) -> Iterator[Row]:
 
 def show(rows: Sequence[Row]) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="a request at the machine that holds the shard, and at another one")
-    for column in ("load", "p50 held", "p50 other", "added", "RTT of the link", "CPU held", "CPU other", "CPU ratio"):
-        table.add_column(column, justify="left" if column == "load" else "right")
+    table.add_column("load")
+    for column in ("p50 held", "p50 other", "added", "RTT of the link", "CURVE"):
+        table.add_column(column, justify="right")
+    for column in ("CPU held", "CPU other", "CURVE", "ratio"):
+        table.add_column(column, justify="right")
     for row in rows:
-        times = (row.held_us, row.other_us, row.added_us, row.rtt_us, row.held_cpu_us, row.other_cpu_us)
-        table.add_row(row.load, *(f"{each:,.0f} µs" for each in times), f"{row.cpu_ratio:.2f}")
+        times = (row.held_us, row.other_us, row.added_us, row.rtt_us, row.encryption_us)
+        cpu = (row.held_cpu_us, row.other_cpu_us, row.encryption_cpu_us)
+        table.add_row(row.load, *(f"{each:,.0f} µs" for each in times + cpu), f"{row.cpu_ratio:.2f}")
     console = Console()
-    console.width = max(console.width, 130)
+    console.width = max(console.width, 140)
     console.print(table)
     console.print(f"aims: at most the round trip and {MOST_US} µs are added to the latency, {MOST_CPU} × the CPU time")
 
