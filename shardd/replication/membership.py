@@ -1,6 +1,7 @@
 """Membership: runs the roster of this machine. It makes the requests of `Roster` on the store, and tells what changed.
 
-Calls to the store block, so each is made in a worker thread, and given up after a third of the time to live. One that
+Calls to the store block, so each is made in a worker thread, and given up after a third of the time to live; a look,
+which is several, after two thirds: where the store is slow, a machine that sees nothing shows itself no more. One that
 was given up keeps its thread until it ends; a few of them leave no thread for others, and a write takes none of reads.
 The numbers of the machines (`nodes`) are a task of their own. Nothing is written before the bucket holds this service.
 """
@@ -25,7 +26,7 @@ from shardd.replication.outage import Outage
 from shardd.replication.store import Absent, Store, StoreError
 from shardd.roster.members import Member
 from shardd.roster.moves import Move
-from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
 
 TURN_S = 0.1
 """Seconds between two looks of the roster at the time."""
@@ -109,7 +110,7 @@ class Membership:
 
     async def _carry(self, request: RosterRequest) -> None:
         found = None
-        with trio.move_on_after(self._patience_s):
+        with trio.move_on_after(self._patience_s * (2 if isinstance(request, LookAround) else 1)):
             if isinstance(request, Publish):
                 constant = {name: getattr(self._own, name) for name in ("address", "key", "endpoint")}
                 await self._try(partial(publish, self._store, replace(request.member, **constant)), self._writes)

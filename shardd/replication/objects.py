@@ -14,7 +14,6 @@ found damaged is kept in `damage` until it is read in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from contextlib import suppress
 
 import msgspec
 
@@ -167,10 +166,15 @@ class Objects:
         self._found = {**dict(kept), number: frames}
         return part
 
-    def fetch(self, number: int) -> None:
-        """Fetch a part that is to be read soon, if it is there: reading it takes no request then."""
-        with suppress(StoreError):  # reading it tells
+    def fetch(self, number: int) -> bool:
+        """Fetch a part that is to be read soon: reading it takes no request then. Returns whether it may be there."""
+        try:
             self._fetched[number] = self.store.get(self.names.part(number))
+        except Absent:
+            return False
+        except StoreError:
+            pass  # reading it tells
+        return True
 
     def _missing_at(self, number: int) -> int:
         """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later

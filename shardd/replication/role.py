@@ -103,9 +103,9 @@ class Role:
         self.replica: Replica | None = None
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
-        self._ahead = ReadAhead(objects)
+        self._ahead = ReadAhead(objects, self._now)
         self.end_read_at = -math.inf
-        """When the end of the log was read last."""
+        """When everything that was in the log was read last, as far as is known."""
         self.held = trio.Event()
         """Set when the shard may be opened, or will never be."""
         self.claimed = trio.Event()
@@ -325,6 +325,8 @@ class Role:
         if isinstance(request, Apply | Restore):
             if isinstance(request, Restore) and self._meet(RoleEvent.DIFFERS, REPLACED) is not Act.MAKE_AGAIN:
                 return
+            if isinstance(request, Restore):
+                self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
             answer = await trio.to_thread.run_sync(self.local.carry, request)
             if self._meet(RoleEvent.APPLIED) is Act.FOLD:
                 await trio.to_thread.run_sync(self.local.fold)
@@ -336,7 +338,7 @@ class Role:
                 await trio.to_thread.run_sync(self._note_claim, request)
             with trio.move_on_after(patience):
                 if isinstance(request, ReadPart):
-                    await self._ahead.fetched(request.number)
+                    self.end_read_at = max(self.end_read_at, await self._ahead.fetched(request.number))
                 answer = await in_thread(partial(self.objects.carry, request))
                 if isinstance(answer, Seen) and not await self._fits(answer):
                     answer = Result.UNKNOWN

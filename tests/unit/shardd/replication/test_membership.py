@@ -13,7 +13,7 @@ import trio
 from shardd.replication.attach import FORMAT, Service, Term
 from shardd.replication.members import Member, publish
 from shardd.replication.membership import Membership
-from shardd.replication.names import NODES, SERVICE, ShardNames
+from shardd.replication.names import MEMBERS, NODES, SERVICE, ShardNames
 from shardd.replication.nodes import Nodes
 from shardd.replication.store import StoreError, Unreachable
 from shardd.roster.members import RosterTiming
@@ -131,6 +131,22 @@ async def test_a_write_that_hangs_delays_no_news() -> None:
         publish(store, member("b"))
         await heard.until("a", "b")
         go_on.set()
+
+
+async def test_a_look_may_take_longer_than_a_third_of_the_time_to_live() -> None:
+    """It is several requests. Where each takes long, the machine would see nothing, and not show itself any more."""
+    store = bucket()
+    never = threading.Event()
+
+    def fault(operation: str, name: str) -> StoreError | None:
+        if (operation, name) == ("list", MEMBERS):
+            never.wait(0.3)
+        return None
+
+    store.fault = fault
+    async with running(store, ttl_s=0.6) as (_, heard):
+        await heard.until("a")
+        await until(lambda: written(store, "a").beat > 2)
 
 
 async def test_nothing_is_written_into_the_bucket_of_another_service() -> None:

@@ -536,6 +536,31 @@ async def test_a_standby_that_is_behind_reads_several_parts_at_once(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_standby_that_finds_a_part_at_each_read_knows_that_it_keeps_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never reads the end of the log; else it would be given no shard while clients write."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 0)
+        asked: set[str] = set()
+        get = pair.store.get
+
+        def soon(name: str) -> Buffer:
+            if name.startswith(NAMES.log) and name not in pair.store.objects and name in asked:
+                trio.from_thread.run(one.write, "a", len(asked))
+            asked.add(name)
+            return get(name)
+
+        monkeypatch.setattr(pair.store, "get", soon)
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.lag_s < 1)
+        assert one.role.position.part > 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_part_that_came_after_it_was_fetched_in_vain_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
