@@ -33,10 +33,19 @@ if TYPE_CHECKING:
 
 CLAIM_AGAIN_S = 0.05
 """Pause between two attempts to have a directory that the roster removes files of."""
+RENEWED_AGAIN_S = 0.01
+"""Pause between two looks whether a new term was renewed."""
 
 
 class BucketError(ShardError):
     """The bucket cannot be used, and a restart does not help. The message says what to do."""
+
+
+async def renewed(role: Role) -> None:
+    """Return when the shard may be answered for, or the role is over. A new term may be fenced, and the shard be open,
+    before its first renewal is answered: what a request asks for would be done then, and its answer be withheld."""
+    while not (role.serving() or role.over.is_set()):  # noqa: ASYNC110 - the time decides, too
+        await trio.sleep(RENEWED_AGAIN_S)
 
 
 class TermDisk(RealDisk):
@@ -202,6 +211,7 @@ class Copy:
                 await holder.begin()
             except (ManifestError, StoreError) as error:
                 raise BucketError(str(error)) from None
+            await renewed(role)
             self.check()
             shard.await_bucket(holder.shipped_no)
             holder.shipper.shipped = shard.commits.shipped

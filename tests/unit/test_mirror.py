@@ -48,7 +48,6 @@ WITHOUT: set[str] = {
     "shardd/offline/rewind.py",
     "shardd/offline/salvage.py",
     "shardd/operations/append.py",
-    "shardd/process/bucket.py",
     "shardd/recovery/quarantine.py",
     "shardd/recovery/replay.py",
     "shardd/replication/checkpoint_files.py",
