@@ -11,7 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -20,17 +20,19 @@ import trio
 from trio._core import _run
 
 from tests.simulation.test_machines import first_seed
-from tests.simulation.whole import inner_trio
-from tests.simulation.whole.broken import BROKEN, RARE, broken
-from tests.simulation.whole.runs import Run, run
-from tests.simulation.whole.schedule import schedule
-from tests.simulation.whole.story import shrunk, told
+from tests.simulation.whole import cluster_schedule, inner_trio
+from tests.simulation.whole.broken import BROKEN, BROKEN_MACHINES, RARE, broken
+from tests.simulation.whole.runs import Run
+from tests.simulation.whole.schedule import Schedule, schedule
+from tests.simulation.whole.story import run, shrunk, told
 
 FEW = 30
+FEW_OF_MACHINES = 10
 ENOUGH = 300
 """Schedules of which at least one notices a broken product."""
 MANY = 10 * ENOUGH
 TIDY = 25
+MAKERS: dict[str, Callable[[int], Schedule]] = {"one machine": schedule, "machines": cluster_schedule.schedule}
 """Runs after which their garbage is collected: a run makes much, and a search takes as long as half a run."""
 
 
@@ -42,18 +44,18 @@ def _no_garbage_collector() -> Iterator[None]:
     gc.enable()
 
 
-def failing(first: int, count: int) -> Iterator[Run]:
+def failing(first: int, count: int, made: Callable[[int], Schedule] = schedule) -> Iterator[Run]:
     """The runs that find something, of these seeds."""
     for seed in range(first, first + count):
-        found = run(schedule(seed))
+        found = run(made(seed))
         if seed % TIDY == 0:
             gc.collect()
         if found.found:
             yield found
 
 
-def digest(seed: int) -> str:
-    made = run(schedule(seed))
+def digest(seed: int, of: str = "one machine") -> str:
+    made = run(MAKERS[of](seed))
     return hashlib.sha256("\n".join(made.trace).encode() + made.history).hexdigest()
 
 
@@ -62,28 +64,39 @@ def test_clients_get_what_they_are_promised(pytestconfig: pytest.Config) -> None
         pytest.fail(told(found), pytrace=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in BROKEN if name not in RARE])
-def test_a_broken_product_is_noticed(name: str) -> None:
+def test_clients_of_several_machines_get_what_they_are_promised(pytestconfig: pytest.Config) -> None:
+    count = pytestconfig.getoption("seeds") or FEW_OF_MACHINES
+    for found in failing(first_seed(), count, cluster_schedule.schedule):
+        pytest.fail(told(found), pytrace=False)
+
+
+def notices(name: str, count: int) -> bool:
+    made = cluster_schedule.schedule if name in BROKEN_MACHINES else schedule
     with broken(name):
-        assert list(islice(failing(0, ENOUGH), 1)), name
+        return bool(list(islice(failing(0, count, made), 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in [*BROKEN, *BROKEN_MACHINES] if name not in RARE])
+def test_a_broken_product_is_noticed(name: str) -> None:
+    assert notices(name, ENOUGH)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", RARE)
 def test_an_error_that_shows_seldom_is_noticed(name: str) -> None:
-    with broken(name):
-        assert list(islice(failing(0, MANY), 1)), name
+    assert notices(name, MANY)
 
 
 @pytest.mark.slow
-def test_a_seed_is_one_story_whatever_the_hash_seed() -> None:
+@pytest.mark.parametrize("of", MAKERS)
+def test_a_seed_is_one_story_whatever_the_hash_seed(of: str) -> None:
     """Also in another process."""
     seeds = (1, 4, 6)
-    here = [digest(seed) for seed in seeds]
-    assert here == [digest(seed) for seed in seeds]
+    here = [digest(seed, of) for seed in seeds]
+    assert here == [digest(seed, of) for seed in seeds]
     assert len(set(here)) == len(seeds)
-    program = f"from tests.simulation.test_whole import digest; print(*map(digest, {seeds}))"
+    program = f"from tests.simulation.test_whole import digest; print(*(digest(seed, {of!r}) for seed in {seeds}))"
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": f"{root}:{root}/packages/topics-history"}
     told = subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, check=True)

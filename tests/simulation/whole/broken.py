@@ -42,6 +42,72 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
     ),
 }
 
+_PROTOCOL = "shardd/replication/protocol.py"
+BROKEN_MACHINES: dict[str, tuple[Edit, ...]] = {
+    name: _KNOWN[name]
+    for name in (
+        "a machine answers although its term was not renewed",
+        "a change is acknowledged before the bucket has it",
+    )
+} | {
+    "a forwarded request whose outcome is unknown is sent to the next holder": _KNOWN[
+        "a request whose outcome is unknown is sent to the next holder"
+    ],
+    "a holder takes any part in its place for its own": (
+        Edit(
+            _PROTOCOL,
+            "        elif self._ours(part.term, part.nonce):\n            return self._created()\n",
+            "        elif self.state in HOLDERS or self._ours(part.term, part.nonce):\n            return self._created()\n",
+        ),
+    ),
+    "a part whose creation got no clear answer is taken for created": (
+        Edit(
+            _PROTOCOL,
+            "        if answer is Result.UNKNOWN:\n            self._doubt = self._doubt",
+            "        if answer is Result.UNKNOWN and isinstance(request, CreatePart):\n            return self._created()\n"
+            "        if answer is Result.UNKNOWN:\n            self._doubt = self._doubt",
+        ),
+    ),
+    "a candidate does not wait until the holder is silent": (
+        Edit(_PROTOCOL, "replaced.term != self._ended_term and now < self._silent_at\n", "False\n"),
+    ),
+    "a holder that renews its term looks for no later one": (
+        Edit(
+            _PROTOCOL,
+            "            self._life = Look()\n            return [self._life]\n",
+            "            self._answers_until = self._renewed_at + self._timing.silence\n"
+            "            self._life_at = self._renewed_at + self._timing.renewal\n",
+        ),
+    ),
+    "retention removes fences": (
+        Edit(
+            "shardd/replication/retention.py", "            if each.size != HEADER_SIZE:", "            if each.size:"
+        ),
+    ),
+    "a log is not compared with the bucket's": (
+        Edit(
+            "shardd/standby/closed_log.py",
+            " or self._differs_at(part, frames) is not None:\n            self._differed = True\n",
+            ":\n            self._differed = True\n",
+        ),
+    ),
+    "a shard that is given away refuses no requests": (
+        Edit(
+            "shardd/process/giver.py",
+            "refuses = state in (HandOverState.REFUSING, HandOverState.ENDING)\n",
+            "refuses = False\n",
+        ),
+    ),
+    "what a machine may not answer is taken for not done": (
+        Edit(
+            "shardd/process/server.py",
+            'reason="term_not_renewed",\n                outcome="unknown",\n',
+            'reason="term_not_renewed",\n                outcome="not_done",\n',
+        ),
+    ),
+}
+"""Errors that only several machines show."""
+
 RARE = (
     "a failed sync is taken for a good one",
     "a target forgets at a restart which letters have arrived",
@@ -55,7 +121,7 @@ def broken(name: str) -> Iterator[None]:
     """Inside, the product has these errors."""
     before: list[tuple[FunctionType, CodeType]] = []
     try:
-        for edit in BROKEN[name]:
+        for edit in (BROKEN | BROKEN_MACHINES)[name]:
             before += _apply(edit)
         yield
     finally:

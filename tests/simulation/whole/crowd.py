@@ -6,7 +6,7 @@ The requests and their accounts are those of `tests.history.recording`; here the
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -20,6 +20,8 @@ from tests.simulation.whole.seams import now_ns
 from topics_history import format as f
 
 PATIENCE_S = 15.0
+LEAVES = 0.1
+"""Of the requests to several machines, those before which a client takes another one; after a failure it is half."""
 LOSES_ANSWER = 0.02
 """Of the answers, those that do not reach their client."""
 
@@ -60,9 +62,12 @@ class Client(Requests):
 
     longest_body = 12
 
-    def __init__(self, machine: Machine, recording: Account, name: str, seed: int) -> None:
+    def __init__(self, machines: Sequence[Machine], recording: Account, name: str, seed: int) -> None:
         super().__init__(recording, name, seed)
-        self.machine = machine
+        self.machines = machines
+        self.machine = machines[0]
+        """Which it uses at the moment."""
+        self._choice = Random(f"{seed} {name} machines")
         self.seed = seed
         self.rng = Random(f"{seed} {name}")
         self.jobs: dict[str, list[tuple[int, str, str]]] = {}
@@ -91,6 +96,8 @@ class Client(Requests):
     async def send(self, method: str, path: str, body: Any = None) -> Answer:
         """Send a request to the gateway. Returns its answer, or what is known without one."""
         network = self.machine.network
+        if len(self.machines) > 1 and self._choice.random() < (LEAVES if self.outcome == "ok" else 0.5):
+            self.machine = self._choice.choice(self.machines)
         await trio.sleep(network.delay())
         front = self.machine.front
         if front is None:

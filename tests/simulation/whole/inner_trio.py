@@ -97,6 +97,17 @@ class Timeline(Waiter):
         return []
 
 
+def here() -> Callable[[], None]:
+    """Returns a function that makes another thread see the present run, its clock and its timeline. Only one thread
+    may run at a time."""
+    runner = _run.GLOBAL_RUN_CONTEXT.runner
+
+    def enter() -> None:
+        _run.GLOBAL_RUN_CONTEXT.runner = runner
+
+    return enter
+
+
 def timeline() -> Timeline:
     """That of the present run."""
     found = _run.GLOBAL_RUN_CONTEXT.runner.io_manager

@@ -17,16 +17,18 @@ from gateway.contract.auth import Keyring
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
 from proto.ipc import askers
-from proto.ipc.control import Ready, Start, Stop
+from proto.ipc.control import Members, Ready, Start, Stop
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.limits import Limits
 from shardd.process import bucket, main
+from supervisor.process.cluster import Address
 from tests.simulation.whole.network import ControlEnd, Network
 from tests.simulation.whole.processes import Disk, Process, cut
 from tests.simulation.whole.supervisor import SimulatedChild, Supervisor
 from tests.support.fault_disk import FaultDisk
 
+DATA = "/data"
 SHARDS = 2
 REBOOT_S = 0.05
 
@@ -94,11 +96,22 @@ class Front:
         call.answered.set()
 
 
+def shard_path(index: int) -> Path:
+    return Path(DATA) / f"shard-{index:02d}"
+
+
 async def _read(socket: MessageSocket, handle: Callable[[Group], object]) -> None:
     await socket.read(handle)
 
 
 class Machine:
+    name = ""
+    """If there are several."""
+    skew_s = 0.0
+    """By how much its wall clock is ahead."""
+    address: Address | None = None
+    """Where other machines reach it, if there are any."""
+
     def __init__(
         self, network: Network, nursery: trio.Nursery, limits: Limits, failed: Callable[[str], object]
     ) -> None:
@@ -130,6 +143,11 @@ class Machine:
     def processes(self) -> list[Process]:
         return [child.process for child in self.supervisor.children if child.process is not None]
 
+    @property
+    def all_processes(self) -> list[Process]:
+        """With the supervisor's."""
+        return [each for each in (self.supervisor.process, *self.processes) if not each.dead]
+
     def child(self, name: str) -> SimulatedChild:
         return next(each for each in self.supervisor.children if each.name == name)
 
@@ -137,6 +155,9 @@ class Machine:
         """The disk of a shard, if a process has it."""
         found = self.disks[index]
         return found if isinstance(found, Disk) else None
+
+    def replace_disks(self) -> None:
+        raise AssertionError("what was on the disks of the only machine is lost")
 
     def lift(self) -> None:
         """No disk fails from now on."""
@@ -146,20 +167,32 @@ class Machine:
                 disk.dies_in.clear()
                 disk.next_fault.clear()
 
+    @property
+    def prefix(self) -> str:
+        """Begins the names of its processes."""
+        return f"{self.name}." if self.name else ""
+
+    def filled(self, index: int) -> bool:
+        """Whether a shard has files."""
+        return bool(self.disks[index].list(shard_path(index)))
+
     def halt(self) -> None:
         """End all processes."""
         self.supervisor.process.end()
         for process in self.processes:
             process.end()
 
-    async def restart(self, power: Random | None) -> None:
-        """End all processes, with the power if that has a generator, and start the supervisor again."""
+    async def restart(self, power: Random | None, after_s: float = REBOOT_S, wiped: bool = False) -> None:
+        """End all processes, with the power if that has a generator, and start the supervisor again. `wiped`: with other
+        disks."""
         off = self.supervisor.process.dead
         self.halt()
         if power is not None:
             self.disks = [cut(disk, power) for disk in self.disks]
+        if wiped:
+            self.replace_disks()
         if not off:  # else it is about to start anyway
-            await trio.sleep(REBOOT_S)
+            await trio.sleep(after_s)
             self.boot()
 
     # What the processes do
@@ -167,19 +200,23 @@ class Machine:
     async def shard(self, link: ControlEnd, process: Process) -> int:
         start: Any = await link.receive()
         assert isinstance(start, Start)
-        disk = self.disks[start.index] = Disk.of(self.disks[start.index])
-        disk.begin(process)
-        path = Path(start.data_dir) / f"shard-{start.index:02d}"
+        path = shard_path(start.index)
         copy = bucket.Copy(start, path, start.limits)
-        copy.disk = disk  # type: ignore[assignment]
+        copy.disk = self.attached(start.index, process)  # type: ignore[assignment]
         copy.told(start.states)
         return await main._serve(link, start, copy, path, start.limits, None)  # type: ignore[arg-type]
+
+    def attached(self, index: int, process: Process) -> Disk:
+        """The disk of a shard, for its process."""
+        disk = self.disks[index] = Disk.of(self.disks[index])
+        disk.begin(process)
+        return disk
 
     async def gateway(self, link: ControlEnd, process: Process) -> int:
         start: Any = await link.receive()
         assert isinstance(start, Start)
         name = askers.named(askers.gateway(0), start.incarnation)
-        shards = Shards(start.shards, start.limits.request_timeout_ms, _read, name)
+        shards = Shards(start.shards, start.limits.request_timeout_ms, _read, name, start.cluster)
         api = Api(shards, Flight(), start.limits, Keyring(None), Budget())
         async with trio.open_nursery() as nursery:
             await nursery.start(shards.run)
@@ -191,7 +228,12 @@ class Machine:
             while not isinstance(message := await link.receive(), Stop):
                 if isinstance(message, ShardStates):
                     shards.update(message.states)
+                elif isinstance(message, Members):
+                    shards.machines = message.known
         return 0
+
+    async def roster(self, link: ControlEnd, process: Process) -> int:
+        raise AssertionError("one machine has no roster")
 
     def _no_front(self, front: Front) -> None:
         if self.front is front:

@@ -31,19 +31,28 @@ MOST_AT_ONCE = 64
 class Pipe:
     """One direction between two ends. What was sent arrives in order."""
 
-    def __init__(self, network: Network, sender: Process, arrive: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        sender: Process,
+        arrive: Callable[[Any], object],
+        free_at: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Nothing arrives before `free_at`, which says how long the way is cut."""
         self._network = network
         self._arrive = arrive
-        self._last = 0.0
+        self._free_at = free_at
+        self.last = 0.0
+        """When the last packet arrives."""
         self._under_way = 0
         self._arriving = inf
         """How many of those under way still arrive."""
         sender.at_end.append(self._cut)
 
     def send(self, what: Any) -> None:
-        self._last = max(self._last, trio.current_time() + self._network.delay())
+        self.last = max(self.last, max(trio.current_time(), self._free_at()) + self._network.delay())
         self._under_way += 1
-        self._network.timeline.at(self._last, lambda: self._arrives(what))
+        self._network.timeline.at(self.last, lambda: self._arrives(what))
 
     def _arrives(self, what: Any) -> None:
         self._under_way -= 1
@@ -92,11 +101,17 @@ class Socket(MessageSocket):
         if self._routes:
             self._network.routers[endpoint] = self
         else:
-            router = self._network.routers.get(endpoint)
-            if router is not None:
-                self._pipes[b""] = Pipe(self._network, process, lambda frames: router.arrive(self.name, frames))
-                answers = Pipe(self._network, router.process, lambda frames: self.arrive(b"", frames))
-                router._pipes[self.name] = answers
+            self._dial()
+
+    def _dial(self) -> None:
+        router = self._network.routers.get(self.endpoint)
+        if router is not None:
+            self._join(router)
+
+    def _join(self, router: Socket, free_at: Callable[[], float] = lambda: 0.0) -> None:
+        there = Pipe(self._network, self.process, lambda frames: router.arrive(self.name, frames), free_at)
+        back = Pipe(self._network, router.process, lambda frames: self.arrive(b"", frames), free_at)
+        self._pipes[b""], router._pipes[self.name] = there, back
 
     def _send_packet(self, peer: bytes, queue: Any) -> None:
         pipe = self._pipes.get(peer)
@@ -148,6 +163,7 @@ class ControlEnd:
         self._decoder = Decoder()
         self._inbox: list[Control | None] = []
         self._arrived = trio.Event()
+        self._sending = trio.Lock()
         self._pipe: Pipe | None = None
 
     @classmethod
@@ -167,9 +183,9 @@ class ControlEnd:
         self._arrived.set()
 
     async def send(self, message: Control) -> None:
-        await trio.lowlevel.checkpoint()
-        assert self._pipe is not None
-        self._pipe.send(encode(message))
+        async with self._sending:  # in the order of calls, as on a socket
+            assert self._pipe is not None
+            self._pipe.send(encode(message))
 
     async def receive(self) -> Control | None:
         while not self._inbox:

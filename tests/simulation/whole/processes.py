@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -20,9 +20,14 @@ KILLED = -9
 class Process:
     """A process. It is `dead` from its end on, though its tasks still unwind: nothing that they do counts."""
 
-    def __init__(self, name: str, network: Network, crashed: Callable[[Process, str], object]) -> None:
+    disk: Any
+    """That of its shard, of a process that looks for a disk by itself."""
+
+    def __init__(self, name: str, home: Any) -> None:
+        """`home` is its machine."""
         self.name = name
-        self.network = network
+        self.home = home
+        self.network: Network = home.network
         self.dead = False
         self.paused = False
         self.broken = False
@@ -31,7 +36,6 @@ class Process:
         self.ended = trio.Event()
         self.at_end: list[Callable[[], object]] = []
         """Called at its end, in order."""
-        self._crashed = crashed
         self._scope = trio.CancelScope()
 
     async def run(self, main: Callable[[], Awaitable[int]]) -> None:
@@ -45,7 +49,7 @@ class Process:
             if _is_cancelled(error):
                 raise
             if not self.dead:
-                self._crashed(self, "".join(traceback.format_exception(error)))
+                self.home.crashed(self, "".join(traceback.format_exception(error)))
         self.end(status)
 
     def end(self, status: int = KILLED) -> None:

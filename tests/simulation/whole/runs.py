@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -20,8 +20,9 @@ from tests.simulation.whole.crowd import Account, Client, Unserved
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.network import PROCESS, Network
 from tests.simulation.whole.processes import Process
-from tests.simulation.whole.schedule import CLIENTS, COPY, DEAD, LASTS_S, MORTAL, QUEUES, SOURCE, Schedule, Step
-from tests.simulation.whole.seams import now_ns, replaced
+from tests.simulation.whole.schedule import CLIENTS, COPY, DEAD, MORTAL, QUEUES, SOURCE, Schedule, Step
+from tests.simulation.whole.seams import Slow, now_ns, replaced
+from tests.simulation.whole.supervisor import SimulatedChild
 from topics_history import checker
 from topics_history import format as f
 
@@ -46,15 +47,15 @@ def run(schedule: Schedule) -> Run:
     """Carry a schedule out. Returns what it was; the same each time."""
     made = Run(schedule)
     rng = Random(f"{schedule.seed} seams")
-    with replaced(rng, made.found.append):
+    with replaced(rng, made.found.append, Slow(rng)):
         try:
-            inner_trio.run(schedule.seed, _Stage(made).run)
+            inner_trio.run(schedule.seed, Stage(made).run)
         except* Unserved as group:
             made.found += [str(error) for error in group.exceptions]
     return made
 
 
-class _Stage:
+class Stage:
     """One run."""
 
     def __init__(self, made: Run) -> None:
@@ -71,19 +72,23 @@ class _Stage:
         with trio.move_on_after(LONGEST_S) as limit:
             async with trio.open_nursery() as nursery:
                 self.nursery = nursery
-                self.machine = Machine(self.network, nursery, self.schedule.limits, self.made.found.append)
+                self.machines = self._booted(nursery)
                 try:
                     await self._act()
                 finally:
-                    self.machine.halt()
+                    for machine in self.machines:
+                        machine.halt()
                     nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             self.made.found.append(f"the run has not ended after {LONGEST_S:.0f} s")
 
+    def _booted(self, nursery: trio.Nursery) -> Sequence[Machine]:
+        return [Machine(self.network, nursery, self.schedule.limits, self.made.found.append)]
+
     async def _act(self) -> None:
         await self._serves()
-        clients = [Client(self.machine, self.account, f"c{n}", self.schedule.seed) for n in range(CLIENTS)]
-        reader = Client(self.machine, self.account, "reader", self.schedule.seed)
+        clients = [Client(self.machines, self.account, f"c{n}", self.schedule.seed) for n in range(CLIENTS)]
+        reader = Client(self.machines, self.account, "reader", self.schedule.seed)
         reader.loses = 0.0
         await self._begin(reader)
         self.begun = trio.current_time()
@@ -94,30 +99,45 @@ class _Stage:
                 for step in self.schedule.steps:
                     if step.who == "fault":
                         nursery.start_soon(self._fault, step)
-                self.machine.ended = self._ended
-                await trio.sleep_until(self.begun + LASTS_S)
-                self.machine.lift()
+                self._faults_may_begin()
+                await trio.sleep_until(self.begun + self.schedule.lasts_s)
+                self._no_more_faults()
         finally:
-            self.machine.ended = None
+            for machine in self.machines:
+                machine.ended = None
         await self._serves()
         await self._finish(reader)
         self.made.found += self._judged()
 
+    def _faults_may_begin(self) -> None:
+        for machine in self.machines:
+            machine.ended = self._ended
+
+    def _no_more_faults(self) -> None:
+        for machine in self.machines:
+            machine.lift()
+
     async def _serves(self) -> None:
         with trio.move_on_after(SERVES_S):
-            while not self.machine.ready:  # noqa: ASYNC110 - it depends on what has no event
+            while not all(machine.ready for machine in self.machines):  # noqa: ASYNC110 - it depends on what has no event
                 await trio.sleep(LOOK_S)
             return
-        states = [(each.name, each.state.value, each.phase) for each in self.machine.supervisor.children]
+        states = [
+            (machine.prefix + each.name, each.state.value, each.phase)
+            for machine in self.machines
+            for each in machine.supervisor.children
+        ]
         raise Unserved(f"the service does not serve after {SERVES_S:.0f} s: {states}")
 
     async def _begin(self, client: Client) -> None:
         for topic in self.schedule.topics:
-            answer = await client.send("PUT", f"/v0/topics/{topic}", self.schedule.config(topic))
-            assert answer.outcome == "ok", (topic, answer)
+            await self._made(client, f"/v0/topics/{topic}", self.schedule.config(topic))
         for router in self.schedule.routers:
-            answer = await client.send("PUT", "/v0/routers/p", {"source": router.source, "dest": router.dest})
-            assert answer.outcome == "ok", answer
+            await self._made(client, "/v0/routers/p", {"source": router.source, "dest": router.dest})
+
+    async def _made(self, client: Client, path: str, body: dict[str, Any]) -> None:
+        answer = await client.send("PUT", path, body)
+        assert answer.outcome == "ok", (path, answer)
 
     async def _client(self, client: Client) -> None:
         for step in self.schedule.steps:
@@ -130,20 +150,31 @@ class _Stage:
 
     async def _fault(self, step: Step) -> None:
         await trio.sleep_until(self.begun + step.at)
-        machine = self.machine
         self.tell(f"fault: {step.what} {step.of}")
         self.made.counts[step.what] += 1
+        await self._befall(step)
+
+    async def _befall(self, step: Step) -> None:
         match step.what:
             case "kill":
-                process = machine.child(step.of).process
+                process = self._victim(step).process
                 if process is not None:
                     process.end()
             case "pause":
-                await self._pause(step)
+                process = self._victim(step).process
+                await self._pause(step, [] if process is None else [process])
             case "all" | "power":
-                await machine.restart(Random(f"{self.schedule.seed} {step.number}") if step.what == "power" else None)
+                rng = Random(f"{self.schedule.seed} {step.number}") if step.what == "power" else None
+                await self._machine(step).restart(rng)
             case _:
                 self._break_disk(step)
+
+    def _machine(self, step: Step) -> Machine:
+        """That of a fault's victim."""
+        return next(each for each in self.machines if each.name == step.of.rpartition(".")[0])
+
+    def _victim(self, step: Step) -> SimulatedChild:
+        return self._machine(step).child(step.of.rpartition(".")[2])
 
     def _ended(self, process: Process) -> None:
         """Note a fault from now until the service serves again."""
@@ -154,23 +185,24 @@ class _Stage:
         await self._serves()
         self.account.write(f.Fault, "nemesis", start_ns, "ok", args=f.FaultArgs(kind, of))  # type: ignore[arg-type]
 
-    async def _pause(self, step: Step) -> None:
-        process = self.machine.child(step.of).process
-        if process is None:
+    async def _pause(self, step: Step, processes: list[Process]) -> None:
+        if not processes:
             return
         start_ns = now_ns()
-        process.paused = True
+        for process in processes:
+            process.paused = True
         inner_trio.hold(_of_paused)
         await trio.sleep(step.with_["for_s"])
-        process.paused = False
-        if not any(each.paused for each in self.machine.processes):
+        for process in processes:
+            process.paused = False
+        if not any(each.paused for machine in self.machines for each in machine.all_processes):
             inner_trio.hold(None)
         self.account.write(f.Fault, "nemesis", start_ns, "ok", args=f.FaultArgs("pause", step.of))
 
     def _break_disk(self, step: Step) -> None:
         index = int(step.of[-2:])
-        disk = self.machine.disk(index)
-        process = self.machine.child(step.of).process
+        disk = self._machine(step).disk(index)
+        process = self._victim(step).process
         if disk is None or process is None:
             return
         if step.what == "dies":

@@ -56,6 +56,9 @@ class Schedule:
     topics: tuple[str, ...]
     limits: Limits
     steps: tuple[Step, ...]
+    lasts_s: float = LASTS_S
+    skews_s: tuple[float, ...] = ()
+    """By how much the wall clock of each machine is ahead, if there are several."""
 
     def config(self, topic: str) -> dict[str, Any]:
         return {**CONFIGS[topic], **({"durability": "fsync"} if self.power else {})}
@@ -83,7 +86,7 @@ def schedule(seed: int) -> Schedule:
     logs = rng.sample([(DISK,), (SAFE,), (TRIMMED,), (CAPPED,), (SOURCE, COPY), (SOURCE, COPY)], 2)
     queues = rng.sample([(PLAIN,), (LASTING,), (MORTAL, DEAD)], 1)
     topics = tuple(dict.fromkeys(name for group in [*logs, *queues] for name in group))
-    steps = [*_operations(rng, topics), *_faults(rng, power)]
+    steps = [*operations(rng, topics), *_faults(rng, power)]
     limits = Limits(
         request_timeout_ms=rng.choice((1000, 5000)),
         wal_segment_bytes=4096,
@@ -98,13 +101,13 @@ def schedule(seed: int) -> Schedule:
     return Schedule(seed, power, topics, limits, tuple(ordered))
 
 
-def _operations(rng: Random, topics: tuple[str, ...]) -> list[Step]:
+def operations(rng: Random, topics: tuple[str, ...], count: int = OPERATIONS, lasts_s: float = LASTS_S) -> list[Step]:
     logs = [name for name in topics if name not in (*QUEUES, DEAD)]
     written = [name for name in logs if name != COPY]
     queues = [name for name in topics if name in QUEUES]
     found = []
-    for number in range(OPERATIONS):
-        at, who, draw = rng.random() * LASTS_S, f"c{rng.randrange(CLIENTS)}", rng.random()
+    for number in range(count):
+        at, who, draw = rng.random() * lasts_s, f"c{rng.randrange(CLIENTS)}", rng.random()
         topic, more = rng.choice(logs), dict[str, Any]()
         if draw < 0.3:
             what, topic = "append", rng.choice([*written, *queues])
@@ -122,10 +125,11 @@ def _operations(rng: Random, topics: tuple[str, ...]) -> list[Step]:
         elif draw < 0.7:
             what = rng.choice(("put cursor", "get cursor"))
         elif draw < 0.84:
-            what, topic = "claim", rng.choice(queues)
+            what, topic = "claim", rng.choice(queues) if queues else ""
             more = {"most": rng.choice((1, 3)), "lease_ms": rng.choice((100, 400)), "wait_ms": rng.choice((0, 100))}
         else:
-            what, topic = rng.choice(("ack", "ack", "ack", "nack", "nack", "extend")), rng.choice(queues)
+            what = rng.choice(("ack", "ack", "ack", "nack", "nack", "extend"))
+            topic = rng.choice(queues) if queues else ""
         if topic or what == "again":
             found.append(Step(number, at, who, what, topic, more))
     return found
@@ -137,17 +141,23 @@ def _faults(rng: Random, power: bool) -> list[Step]:
         what = rng.choice(FAULTS)
         if what == "power" and not power:
             what = "kill"
-        shard, more = f"shard-{rng.randrange(2):02d}", dict[str, Any]()
-        if what == "lost":
-            what, shard = "kill", "gateway"
-        elif what == "dies":
-            more = {"calls": [rng.choice((1, 2, 3, 5, 8, 13, 40)) for _ in range(rng.choice((1, 1, 1, 2, 3)))]}
-        elif what == "pause":
-            shard = rng.choice((shard, "gateway"))
-            more = {"for_s": rng.choice((0.05, 0.3, 1.0))}
-        elif what == "write fails":
-            more = {"bytes": rng.choice((None, None, 0, 7))}
-        elif what in ("all", "power"):
-            shard = ""
-        found.append(Step(number, rng.random() * LASTS_S, "fault", what, shard, more))
+        what, of, more = details(rng, what, ("gateway",))
+        found.append(Step(number, rng.random() * LASTS_S, "fault", what, of, more))
     return found
+
+
+def details(rng: Random, what: str, others: tuple[str, ...]) -> tuple[str, str, dict[str, Any]]:
+    """A fault of a machine's parts, its victim and what else it has. `others` are the processes that are no shards."""
+    of, more = f"shard-{rng.randrange(2):02d}", dict[str, Any]()
+    if what == "lost":
+        what, of = "kill", others[0] if len(others) == 1 else rng.choice(others)
+    elif what == "dies":
+        more = {"calls": [rng.choice((1, 2, 3, 5, 8, 13, 40)) for _ in range(rng.choice((1, 1, 1, 2, 3)))]}
+    elif what == "pause":
+        of = rng.choice((of, *others))
+        more = {"for_s": rng.choice((0.05, 0.3, 1.0))}
+    elif what == "write fails":
+        more = {"bytes": rng.choice((None, None, 0, 7))}
+    elif what in ("all", "power"):
+        of = ""
+    return what, of, more

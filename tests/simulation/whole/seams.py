@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from shardd.queues import job_requests
 from shardd.storage import group_commit, indivisible
 from tests.conftest import LACKING
 from tests.simulation.whole.network import PROCESS, Socket
+from tests.simulation.whole.processes import Process
 
 T = TypeVar("T")
 EPOCH_NS = 1_700_000_000 * 10**9
@@ -40,11 +42,16 @@ def now_ns() -> int:
     return int(trio.current_time() * 1e9)
 
 
+def wall_ns(process: Process) -> int:
+    """The wall clock of a process's machine."""
+    return EPOCH_NS + now_ns() + int(process.home.skew_s * 1e9)
+
+
 class SimulatedClock(SystemClock):
     monotonic = staticmethod(now)
 
     def __init__(self) -> None:
-        super().__init__(lambda: EPOCH_NS + now_ns(), now_ns)
+        super().__init__(partial(wall_ns, PROCESS.get()), now_ns)
 
 
 class Slow:
@@ -57,12 +64,16 @@ class Slow:
         draw = self._rng.random()
         return 0.0 if draw < 0.4 else self._rng.random() * (0.002 if draw < 0.95 else 0.1)
 
+    async def made(self, call: Callable[[], T]) -> outcome.Maybe[T]:
+        """What a call makes."""
+        return outcome.capture(call)
+
     async def run_sync(self, call: Callable[..., T], *args: Any, **_: Any) -> T:
         with trio.CancelScope(shield=True):
             before, after = self._time(), self._time()
             if before:
                 await trio.sleep(before)
-            made = outcome.capture(call, *args)
+            made = await self.made(partial(call, *args))
             if after and not PROCESS.get().dead:
                 await trio.sleep(after)
         return made.unwrap()
@@ -103,9 +114,9 @@ class OfProcess(indivisible.Indivisible):
 
 
 @contextmanager
-def replaced(rng: Random, failed: Callable[[str], object]) -> Iterator[None]:
-    """Inside, the product runs on the simulation. `failed` hears of each fault of a process that lives."""
-    slow = Slow(rng)
+def replaced(rng: Random, failed: Callable[[str], object], slow: Slow) -> Iterator[None]:
+    """Inside, the product runs on the simulation. `failed` hears of each fault of a process that lives. `slow` has the
+    calls in threads."""
     logged = structlog.get_config()
 
     def heard(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.whole.runs import Run, run, without
+from tests.simulation.whole import cluster_runs, runs
+from tests.simulation.whole.runs import Run, without
 from tests.simulation.whole.schedule import Schedule
 
 MOST_RUNS = 300
 """Runs in which steps are left out."""
 Fails = Callable[[Schedule], bool]
+
+
+def run(schedule: Schedule) -> Run:
+    """Carry a schedule out, of one machine or several."""
+    return (cluster_runs if schedule.skews_s else runs).run(schedule)
 
 
 def shrunk(schedule: Schedule, fails: Fails) -> Schedule:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from proto.ipc import askers
 from proto.ipc.control import Askers, Shards, ShardState, Start
 from supervisor.process.child import Child, _send
+from supervisor.process.cluster import Machines
 from supervisor.process.launch import Launch
 from supervisor.process.shard_states import states
-from supervisor.process.states import ChildEvent, ChildState
+from supervisor.process.states import ALIVE, ChildEvent, ChildState
 from tests.simulation.whole.network import ControlEnd
 from tests.simulation.whole.processes import Process
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from proto.model.limits import Limits
     from tests.simulation.whole.machine import Machine
 
+CREATED_MS = 1_700_000_000_000
+STOP_S = 10.0
 RESTARTS = 100
 """Deaths within a minute that a child may have."""
 Main = Callable[[ControlEnd, Process], Awaitable[int]]
@@ -46,7 +50,7 @@ class SimulatedChild(Child):
         self.drained, self._died = trio.Event(), trio.Event()
         launch = self._prepare(self.incarnation)
         machine = self._of.machine
-        process = self.process = Process(self.name, machine.network, machine.crashed)
+        process = self.process = Process(machine.prefix + self.name, machine)
         process.at_end.append(partial(self._noted, process))
         ours: Any
         ours, theirs = ControlEnd.pair(machine.network, self._of.process, process)
@@ -68,8 +72,12 @@ class SimulatedChild(Child):
             self._link = None
             self.process = None
             self._died.set()
-        machine.network.tell(f"{self.name}.{self.incarnation} has ended with {process.status}")
+        machine.network.tell(f"{process.name}.{self.incarnation} has ended with {process.status}")
         return process.status
+
+    def kill(self) -> None:
+        if self.process is not None and self.state in ALIVE:
+            self.process.end()
 
     def _noted(self, process: Process) -> None:
         if self._of.machine.ended is not None:
@@ -85,7 +93,7 @@ class Supervisor:
 
     def __init__(self, machine: Machine, shards: int, limits: Limits) -> None:
         self.machine = machine
-        self.process = Process("supervisor", machine.network, machine.crashed)
+        self.process = Process(f"{machine.prefix}supervisor", machine)
         self._limits = limits
         self._endpoints = [""] * shards
         self._news: dict[str, trio.Event] = {}
@@ -95,42 +103,70 @@ class Supervisor:
         ]
         self.gateway = SimulatedChild("gateway", self._for_gateway, self, machine.gateway)
         self.children = [*self.shards, self.gateway]
+        self.machines: Machines | None = None
+        self.roster: SimulatedChild | None = None
+        if machine.address is not None:
+            self.machines = Machines(machine.address, self._tell_all, lambda: self._news["roster"].set())
+            self.roster = SimulatedChild("roster", self._for_roster, self, machine.roster)
+            self.children.append(self.roster)
         self._news = {each.name: trio.Event() for each in self.children}
+        if self.machines is not None and self.roster is not None:
+            self.machines.join(self.roster, self.shards, machine.filled)
 
     def states(self) -> list[ShardState]:
-        return states(self.shards, self._endpoints, lambda index, phase: phase)
+        phase = self.machines.phase if self.machines is not None else lambda index, phase: phase
+        return states(self.shards, self._endpoints, phase)
 
     def askers(self) -> dict[str, int]:
         first = {askers.shard(index): child.first_living for index, child in enumerate(self.shards)}
         return {**first, askers.gateway(0): self.gateway.first_living}
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
-        self._endpoints[index] = f"sim://{self.machine.boots}/{index}.{incarnation}"
+        self._endpoints[index] = f"sim://{self.machine.prefix}{self.machine.boots}/{index}.{incarnation}"
+        return Launch(partial(self._start, index, incarnation))
 
-        def start() -> Start:
-            return Start(
-                "shard",
-                self._limits,
-                index=index,
-                shards=len(self.shards),
-                data_dir="/data",
-                endpoint=self._endpoints[index],
-                states=self.states(),
-                incarnation=incarnation,
-                askers=self.askers(),
-            )
+    def _for_roster(self, incarnation: int) -> Launch:
+        return Launch(lambda: replace(self._start(0, 0), role="roster", endpoint=""))
 
-        return Launch(start)
+    def _start(self, index: int, incarnation: int) -> Start:
+        return Start(
+            "shard",
+            self._limits,
+            index=index,
+            shards=len(self.shards),
+            data_dir="/data",
+            created_ms=CREATED_MS,
+            address=f"http://{self.machine.name}",
+            endpoint=self._endpoints[index],
+            states=self.states(),
+            incarnation=incarnation,
+            askers=self.askers(),
+            cluster=None if self.machines is None else self.machines.of_shard(index),
+        )
 
     def _for_gateway(self, incarnation: int) -> Launch:
         def start() -> Start:
             states = self.states()
-            return Start("gateway", self._limits, shards=len(states), states=states, incarnation=incarnation)
+            cluster = None if self.machines is None else self.machines.of_asker()
+            return Start(
+                "gateway",
+                self._limits,
+                shards=len(states),
+                states=states,
+                incarnation=incarnation,
+                cluster=cluster,
+            )
 
         return Launch(start)
 
     def changed(self, child: Child) -> None:
         for each in self.shards if child is self.gateway else self.children:
+            self._news[each.name].set()
+        if self.machines is not None and child is not self.gateway:
+            self.machines.saw(child)
+
+    def _tell_all(self) -> None:
+        for each in self.children:
             self._news[each.name].set()
 
     async def run(self) -> int:
@@ -147,6 +183,8 @@ class Supervisor:
             self._news[child.name] = trio.Event()
             if child is not self.gateway:
                 await child.tell(Askers(self.askers()))
+            if self.machines is not None:
+                await self.machines.see_to(child, STOP_S)
             await child.tell(Shards(self.states()))
 
     @property

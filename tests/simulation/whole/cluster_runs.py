@@ -1,0 +1,85 @@
+"""Runs of several machines: a schedule of `cluster_schedule` is carried out, and judged as that of one machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import trio
+
+from tests.simulation.whole import inner_trio
+from tests.simulation.whole.bucket import BucketOfProcess
+from tests.simulation.whole.cluster import Cluster, ClusterMachine
+from tests.simulation.whole.cluster_seams import several
+from tests.simulation.whole.cluster_schedule import WHOLE
+from tests.simulation.whole.crowd import Client, Unserved
+from tests.simulation.whole.machine import Machine
+from tests.simulation.whole.runs import SERVES_S, Run, Stage
+from tests.simulation.whole.schedule import Schedule, Step
+from tests.simulation.whole.seams import replaced
+from tests.simulation.whole.threads import Threads
+
+
+def run(schedule: Schedule) -> Run:
+    """Carry a schedule of several machines out. Returns what it was; the same each time."""
+    made = Run(schedule)
+    rng = Random(f"{schedule.seed} seams")
+    stage = _ClusterStage(made)
+    with replaced(rng, made.found.append, Threads(rng)), several(rng, lambda of: BucketOfProcess(stage.bucket, of)):
+        try:
+            inner_trio.run(schedule.seed, stage.run)
+        except* Unserved as group:
+            made.found += [str(error) for error in group.exceptions]
+    return made
+
+
+class _ClusterStage(Stage):
+    def _booted(self, nursery: trio.Nursery) -> Sequence[Machine]:
+        schedule, rng = self.schedule, Random(f"{self.schedule.seed} bucket")
+        failed = self.made.found.append
+        self.cluster = Cluster(rng, schedule.skews_s, self.network, nursery, schedule.limits, failed)
+        self.bucket = self.cluster.bucket
+        return self.cluster.machines
+
+    async def _made(self, client: Client, path: str, body: dict[str, Any]) -> None:
+        """Machines may still move shards, and a request that meets that be `unknown`."""
+        with trio.move_on_after(SERVES_S):
+            while (await client.send("PUT", path, body)).outcome != "ok":
+                await trio.sleep(0.1)
+            return
+        raise Unserved(f"{path} cannot be made")
+
+    def _faults_may_begin(self) -> None:
+        super()._faults_may_begin()
+        self.bucket.bad = True
+
+    def _no_more_faults(self) -> None:
+        super()._no_more_faults()
+        self.bucket.bad = False
+
+    async def _befall(self, step: Step) -> None:
+        if step.what not in WHOLE:
+            await super()._befall(step)
+            return
+        machine = self._machine(step)
+        assert isinstance(machine, ClusterMachine)
+        for_s, until = step.with_.get("for_s", 0.0), trio.current_time() + step.with_.get("for_s", 0.0)
+        match step.what:
+            case "stop":
+                await self._pause(step, machine.all_processes)
+            case "cut bucket":
+                self.bucket.cut_until[machine.name] = max(until, self.bucket.cut_until.get(machine.name, 0.0))
+            case "cut machines":
+                ways = self.cluster.ways.cut_until
+                ways[machine.name] = max(until, ways.get(machine.name, 0.0))
+            case "power" | "wipe":
+                rng = Random(f"{self.schedule.seed} {step.number}")
+                await machine.lose_power(rng, for_s, wiped=step.what == "wipe")
+            case "all":
+                await machine.restart(None)
+            case "leave":
+                await machine.leave(for_s)
+
+    def _machine(self, step: Step) -> Machine:
+        return self.cluster.machine(step.of.partition(".")[0])
