@@ -26,8 +26,8 @@ one trio run, on a clock that jumps. It takes some tens of milliseconds.
     write fails  the next write of a shard's disk fails, or is short
     pause        no task of a process runs for a while; its links and its disk do
 
-**Several machines** (`cluster_schedule`, `cluster_runs`) share a bucket, with `TOPICS_REPLICATION=sync`. Each has all of
-the above, and a roster.
+**Several machines** (`cluster_schedule`, `cluster_runs`) share a bucket, with `TOPICS_REPLICATION=sync`. Each has all
+of the above, and a roster.
 
     the product's code                                     replaced
     a shard from `shardd.process.main._begin` on: its      the object store (`bucket`): objects in memory, each request
@@ -57,7 +57,7 @@ with dead letters, `tests.history.jobs.ends` compares each job with its end. Bes
 answer `500`, and everything has to serve again.
 
 **Left out**: several gateways, HTTP, streams, the other protocols, cold files, a full disk, requests in hand at a death
-(`proto.ipc.in_hand`). Of several machines: `async`, sealed buckets, takeovers by hand, copied directories, times to live
-that differ, the removal of files that are not needed for a day. A store keeps what it has, and its listings show all.
-Time passes only while something waits, so no code is slow and no slice of work is ever cut short.
+(`proto.ipc.in_hand`). Of several machines: `async`, sealed buckets, takeovers by hand, copied directories, times to
+live that differ, the removal of files that are not needed for a day. The bucket keeps what it has, and its listings
+show all. Time passes only while something waits, so no code is slow and no slice of work is ever cut short.
 """

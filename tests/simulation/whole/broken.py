@@ -56,15 +56,16 @@ BROKEN_MACHINES: dict[str, tuple[Edit, ...]] = {
     "a holder takes any part in its place for its own": (
         Edit(
             _PROTOCOL,
-            "        elif self._ours(part.term, part.nonce):\n            return self._created()\n",
-            "        elif self.state in HOLDERS or self._ours(part.term, part.nonce):\n            return self._created()\n",
+            "        elif self._ours(part.term, part.nonce):\n",
+            "        elif self.state in HOLDERS or self._ours(part.term, part.nonce):\n",
         ),
     ),
     "a part whose creation got no clear answer is taken for created": (
         Edit(
             _PROTOCOL,
             "        if answer is Result.UNKNOWN:\n            self._doubt = self._doubt",
-            "        if answer is Result.UNKNOWN and isinstance(request, CreatePart):\n            return self._created()\n"
+            "        if answer is Result.UNKNOWN and isinstance(request, CreatePart):\n"
+            "            return self._created()\n"
             "        if answer is Result.UNKNOWN:\n            self._doubt = self._doubt",
         ),
     ),

@@ -1,8 +1,8 @@
 """The bucket of several machines: objects in memory, behind a network that fails.
 
 A request is carried out at a moment of its own, also if its process has ended by then. In bad weather it is answered
-late, refused (429 or 503) whether or not it was carried out, answered by 412 after a creation of its own, or lost on its
-way there or back. A creation may be answered by 409 while another one of the same name is under way, which says
+late, refused (429 or 503) whether or not it was carried out, answered by 412 after a creation of its own, or lost on
+its way there or back. A creation may be answered by 409 while another one of the same name is under way, which says
 nothing. A machine may be cut off.
 """
 

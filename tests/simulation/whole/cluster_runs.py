@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import trio
 
 from tests.simulation.whole import inner_trio
 from tests.simulation.whole.bucket import BucketOfProcess
 from tests.simulation.whole.cluster import Cluster, ClusterMachine
-from tests.simulation.whole.cluster_seams import several
 from tests.simulation.whole.cluster_schedule import WHOLE
-from tests.simulation.whole.crowd import Client, Unserved
+from tests.simulation.whole.cluster_seams import several
+from tests.simulation.whole.crowd import Unserved
 from tests.simulation.whole.machine import Machine
-from tests.simulation.whole.runs import SERVES_S, Run, Stage
+from tests.simulation.whole.runs import Run, Stage
 from tests.simulation.whole.schedule import Schedule, Step
 from tests.simulation.whole.seams import replaced
 from tests.simulation.whole.threads import Threads
@@ -41,14 +40,6 @@ class _ClusterStage(Stage):
         self.cluster = Cluster(rng, schedule.skews_s, self.network, nursery, schedule.limits, failed)
         self.bucket = self.cluster.bucket
         return self.cluster.machines
-
-    async def _made(self, client: Client, path: str, body: dict[str, Any]) -> None:
-        """Machines may still move shards, and a request that meets that be `unknown`."""
-        with trio.move_on_after(SERVES_S):
-            while (await client.send("PUT", path, body)).outcome != "ok":
-                await trio.sleep(0.1)
-            return
-        raise Unserved(f"{path} cannot be made")
 
     def _faults_may_begin(self) -> None:
         super()._faults_may_begin()

@@ -183,8 +183,8 @@ class Machine:
             process.end()
 
     async def restart(self, power: Random | None, after_s: float = REBOOT_S, wiped: bool = False) -> None:
-        """End all processes, with the power if that has a generator, and start the supervisor again. `wiped`: with other
-        disks."""
+        """End all processes, with the power if that has a generator, and start the supervisor again. `wiped`: with
+        other disks."""
         off = self.supervisor.process.dead
         self.halt()
         if power is not None:

@@ -89,9 +89,9 @@ class Listener(Socket, RemoteRouter):
 
     def _end_links(self) -> None:
         links, self._links = self._links, []
-        for each in links:
-            if self.process.home.powered:  # else nothing says so
-                each.later(each.broken.set, self._pipes[each.name].last)
+        for each in links if self.process.home.powered else ():  # without power, nothing says so
+            pipe = self._pipes.get(each.name)
+            each.later(each.broken.set, pipe.last if pipe is not None else 0.0)
 
     def close(self) -> None:
         Socket.close(self)
@@ -137,7 +137,7 @@ class Dialer(Socket, RemoteDealer):
             self.later(self.broken.set)
 
     def welcomed(self, listener: Listener) -> None:
-        if self.closed or self.process.dead:
+        if self.closed or self.process.dead or listener.closed or listener.process.dead:
             return
         self._listener = listener
         self._join(listener, self._free_at)

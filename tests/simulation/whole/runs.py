@@ -131,13 +131,9 @@ class Stage:
 
     async def _begin(self, client: Client) -> None:
         for topic in self.schedule.topics:
-            await self._made(client, f"/v0/topics/{topic}", self.schedule.config(topic))
+            await _insist(client, "PUT", f"/v0/topics/{topic}", self.schedule.config(topic))
         for router in self.schedule.routers:
-            await self._made(client, "/v0/routers/p", {"source": router.source, "dest": router.dest})
-
-    async def _made(self, client: Client, path: str, body: dict[str, Any]) -> None:
-        answer = await client.send("PUT", path, body)
-        assert answer.outcome == "ok", (path, answer)
+            await _insist(client, "PUT", "/v0/routers/p", {"source": router.source, "dest": router.dest})
 
     async def _client(self, client: Client) -> None:
         for step in self.schedule.steps:
@@ -226,9 +222,9 @@ class Stage:
                 await self._read_whole(client, topic)
         self.waiting, self.dead = Counter[str](), Counter[str]()
         if MORTAL in self.schedule.topics:
-            told = (await client.send("POST", f"/v0/topics/{MORTAL}/peek", {"first_seq": 0, "max": 1000})).body
+            told = await _insist(client, "POST", f"/v0/topics/{MORTAL}/peek", {"first_seq": 0, "max": 1000})
             self.waiting.update(body_of(job["data"]) for job in told["jobs"])
-            told = (await client.send("POST", f"/v0/topics/{DEAD}/diff", {"from_seq": 0, "limit": 1000})).body
+            told = await _insist(client, "POST", f"/v0/topics/{DEAD}/diff", {"from_seq": 0, "limit": 1000})
             self.dead.update(body_of(record["data"]) for record in told["records"])
 
     async def _read_whole(self, client: Client, topic: str) -> None:
@@ -279,6 +275,17 @@ class Stage:
 def _of_paused(task: Any) -> bool:
     process = task.context.get(PROCESS)
     return process is not None and process.paused
+
+
+async def _insist(client: Client, method: str, path: str, body: Any) -> Any:
+    """Repeat a request that is not in the history until it succeeds: a shard may move meanwhile."""
+    with trio.move_on_after(SERVES_S):
+        while True:
+            answer = await client.send(method, path, body)
+            if answer.outcome == "ok":
+                return answer.body
+            await trio.sleep(0.1)
+    raise Unserved(f"{method} {path} has no success for {SERVES_S:.0f} s: {answer}")
 
 
 async def _operate(client: Client, step: Step) -> None:

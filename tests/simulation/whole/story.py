@@ -15,7 +15,7 @@ Fails = Callable[[Schedule], bool]
 
 def run(schedule: Schedule) -> Run:
     """Carry a schedule out, of one machine or several."""
-    return (cluster_runs if schedule.skews_s else runs).run(schedule)
+    return cluster_runs.run(schedule) if schedule.skews_s else runs.run(schedule)
 
 
 def shrunk(schedule: Schedule, fails: Fails) -> Schedule:

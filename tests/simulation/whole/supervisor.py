@@ -106,7 +106,7 @@ class Supervisor:
         self.machines: Machines | None = None
         self.roster: SimulatedChild | None = None
         if machine.address is not None:
-            self.machines = Machines(machine.address, self._tell_all, lambda: self._news["roster"].set())
+            self.machines = Machines(machine.address, self._tell_all, self._tell_roster)
             self.roster = SimulatedChild("roster", self._for_roster, self, machine.roster)
             self.children.append(self.roster)
         self._news = {each.name: trio.Event() for each in self.children}
@@ -164,6 +164,9 @@ class Supervisor:
             self._news[each.name].set()
         if self.machines is not None and child is not self.gateway:
             self.machines.saw(child)
+
+    def _tell_roster(self) -> None:
+        self._news["roster"].set()
 
     def _tell_all(self) -> None:
         for each in self.children:

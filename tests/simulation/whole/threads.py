@@ -99,7 +99,7 @@ class Threads(Slow):
         assert found is not None
         return found
 
-    async def run_sync(  # type: ignore[override]
+    async def run_sync(
         self,
         call: Callable[..., T],
         *args: Any,
