@@ -23,7 +23,7 @@ from supervisor.process import cluster
 from tests.simulation.whole.network import PROCESS
 from tests.simulation.whole.processes import Process
 from tests.simulation.whole.remote import Dialer, Listener
-from tests.simulation.whole.seams import SimulatedClock, now, wall_ns
+from tests.simulation.whole.seams import SimulatedClock, Slow, SyncThread, now, wall_ns
 from tests.simulation.whole.threads import AtOnce, Patience, wait
 from tests.support.fault_disk import Crash
 
@@ -41,6 +41,7 @@ def several(rng: Random, store: Callable[[Process], Any]) -> Iterator[None]:
         clock_gettime=lambda clock: now(), CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, time=lambda: wall_ns(PROCESS.get()) / 1e9
     )
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SyncThread, "slow", Slow(rng))  # a sync asks no store
         patch.setattr(main, "os", SimpleNamespace(_exit=exits))
         patch.setattr(main, "RemoteRouter", Listener)
         patch.setattr(remote_link, "RemoteDealer", Dialer)
