@@ -11,6 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_schedules_do_what_they_are_to_do() -> None:
     assert counts["dead"], "dead letters"
     assert counts["outcome ok"] > 4 * counts["outcome failed"]
     assert counts["outcome unknown"]
+
+
+@pytest.mark.slow
+def test_schedules_of_machines_do_what_they_are_to_do() -> None:
+    """Each kind of fault happens, of the bucket too; shards are taken over and moved, and retention removes parts."""
+    runs = [run(cluster_schedule.schedule(seed)) for seed in range(FEW)]
+    counts = sum((each.counts for each in runs), start=Counter[str]())
+    for fault in (*cluster_schedule.PARTS, *cluster_schedule.WHOLE, "409", "412", "503", "lost", "not sent"):
+        assert counts[fault], fault
+    for what in ("append", "again", "read", "state", "delete", "put cursor", "get cursor", "claim", "ack", "nack"):
+        assert counts[f"{what} ok"], what
+    assert counts["create terms"] > 2 * 2 * FEW
+    assert counts["create moves"] > FEW
+    assert counts["delete log"]
+    assert counts["outcome ok"] > counts["outcome failed"] + counts["outcome unknown"]
 
 
 @pytest.mark.slow

@@ -53,7 +53,8 @@ BROKEN_MACHINES: dict[str, tuple[Edit, ...]] = {
     "a forwarded request whose outcome is unknown is sent to the next holder": _KNOWN[
         "a request whose outcome is unknown is sent to the next holder"
     ],
-    "a holder takes any part in its place for its own": (
+    "a holder that was replaced goes on answering, and takes the fence for its own part": (
+        *_KNOWN["a machine answers although its term was not renewed"],
         Edit(
             _PROTOCOL,
             "        elif self._ours(part.term, part.nonce):\n",
@@ -80,23 +81,11 @@ BROKEN_MACHINES: dict[str, tuple[Edit, ...]] = {
             "            self._life_at = self._renewed_at + self._timing.renewal\n",
         ),
     ),
-    "retention removes fences": (
-        Edit(
-            "shardd/replication/retention.py", "            if each.size != HEADER_SIZE:", "            if each.size:"
-        ),
-    ),
     "a log is not compared with the bucket's": (
         Edit(
             "shardd/standby/closed_log.py",
             " or self._differs_at(part, frames) is not None:\n            self._differed = True\n",
             ":\n            self._differed = True\n",
-        ),
-    ),
-    "a shard that is given away refuses no requests": (
-        Edit(
-            "shardd/process/giver.py",
-            "refuses = state in (HandOverState.REFUSING, HandOverState.ENDING)\n",
-            "refuses = False\n",
         ),
     ),
     "what a machine may not answer is taken for not done": (

@@ -43,6 +43,8 @@ class Bucket:
         self.cut_until: dict[str, float] = {}
         """Until when each machine is cut off."""
         self.rng = rng
+        self.counts: Counter[str] = Counter()
+        """What requests met, by kind."""
         self.creating: Counter[str] = Counter()
         """Creations under way, by name."""
 
@@ -62,8 +64,12 @@ class Bucket:
     def refusal(self, operation: str, name: str) -> StoreError | None:
         """With what a request is refused, whatever becomes of it."""
         if operation == "create" and self.creating[name] > 1 and self.rng.random() < CONFLICTS:
+            self.counts["409"] += 1
             return Exists(f"{name}: 409")
-        return Throttled(f"{name}: 503") if self.chance(self.weather.refused) else None
+        if self.chance(self.weather.refused):
+            self.counts["503"] += 1
+            return Throttled(f"{name}: 503")
+        return None
 
 
 class BucketOfProcess:
@@ -121,10 +127,12 @@ class BucketOfProcess:
         wait(min(there + back, TIMEOUT_S))
         lost = lost or there + back > TIMEOUT_S or bucket.cut(machine) or bucket.chance(bucket.weather.lost / 2)
         if lost:
+            bucket.counts["lost" if made else "not sent"] += 1
             wait(bucket.rng.random() * (0.2 if bucket.rng.random() < 0.5 else TIMEOUT_S))
             raise UnknownOutcome(name) if operation in WRITES else Unreachable(name)
         if refusal is not None:
             raise refusal
         if operation == "create" and isinstance(made[0], outcome.Value) and bucket.chance(bucket.weather.repeated):
+            bucket.counts["412"] += 1
             raise Exists(f"{name}: 412, after its own creation")
         return made[0].unwrap()

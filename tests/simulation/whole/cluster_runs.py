@@ -7,12 +7,11 @@ from random import Random
 
 import trio
 
-from tests.simulation.whole import inner_trio
+from shardd.replication.names import MOVES
 from tests.simulation.whole.bucket import BucketOfProcess
 from tests.simulation.whole.cluster import Cluster, ClusterMachine
 from tests.simulation.whole.cluster_schedule import WHOLE
 from tests.simulation.whole.cluster_seams import several
-from tests.simulation.whole.crowd import Unserved
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.runs import Run, Stage
 from tests.simulation.whole.schedule import Schedule, Step
@@ -22,15 +21,11 @@ from tests.simulation.whole.threads import Threads
 
 def run(schedule: Schedule) -> Run:
     """Carry a schedule of several machines out. Returns what it was; the same each time."""
-    made = Run(schedule)
     rng = Random(f"{schedule.seed} seams")
-    stage = _ClusterStage(made)
-    with replaced(rng, made.found.append, Threads(rng)), several(rng, lambda of: BucketOfProcess(stage.bucket, of)):
-        try:
-            inner_trio.run(schedule.seed, stage.run)
-        except* Unserved as group:
-            made.found += [str(error) for error in group.exceptions]
-    return made
+    stage = _ClusterStage(Run(schedule))
+    failed = stage.made.found.append
+    with replaced(rng, failed, Threads(rng)), several(rng, lambda of: BucketOfProcess(stage.bucket, of)):
+        return stage.carry_out()
 
 
 class _ClusterStage(Stage):
@@ -48,6 +43,14 @@ class _ClusterStage(Stage):
     def _no_more_faults(self) -> None:
         super()._no_more_faults()
         self.bucket.bad = False
+
+    def _judged(self) -> list[str]:
+        counts = self.made.counts
+        counts.update(self.bucket.counts)
+        for operation, name in self.bucket.store.calls:
+            kind = name.partition("/")[0] if name.startswith(MOVES) else name.split("/")[1] if "/" in name else name
+            counts[f"{operation} {kind}"] += 1
+        return super()._judged()
 
     async def _befall(self, step: Step) -> None:
         if step.what not in WHOLE:

@@ -45,14 +45,10 @@ class Run:
 
 def run(schedule: Schedule) -> Run:
     """Carry a schedule out. Returns what it was; the same each time."""
-    made = Run(schedule)
     rng = Random(f"{schedule.seed} seams")
-    with replaced(rng, made.found.append, Slow(rng)):
-        try:
-            inner_trio.run(schedule.seed, Stage(made).run)
-        except* Unserved as group:
-            made.found += [str(error) for error in group.exceptions]
-    return made
+    stage = Stage(Run(schedule))
+    with replaced(rng, stage.made.found.append, Slow(rng)):
+        return stage.carry_out()
 
 
 class Stage:
@@ -67,7 +63,14 @@ class Stage:
     def tell(self, line: str) -> None:
         self.made.trace.append(f"{trio.current_time() - inner_trio.BEGINS_AT:.6f} {line}")
 
-    async def run(self) -> None:
+    def carry_out(self) -> Run:
+        try:
+            inner_trio.run(self.schedule.seed, self._run)
+        except* Unserved as group:
+            self.made.found += _texts(group)
+        return self.made
+
+    async def _run(self) -> None:
         self.network = Network(Random(f"{self.schedule.seed} network"), self.tell)
         with trio.move_on_after(LONGEST_S) as limit:
             async with trio.open_nursery() as nursery:
@@ -270,6 +273,12 @@ class Stage:
             except Violation as violation:
                 found.append(str(violation))
         return found
+
+
+def _texts(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [text for each in error.exceptions for text in _texts(each)]
+    return [str(error)]
 
 
 def _of_paused(task: Any) -> bool:
