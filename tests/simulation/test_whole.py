@@ -22,7 +22,7 @@ from trio._core import _run
 
 from tests.simulation.test_machines import first_seed
 from tests.simulation.whole import cluster_schedule, inner_trio
-from tests.simulation.whole.broken import BROKEN, BROKEN_MACHINES, RARE, broken
+from tests.simulation.whole.broken import BROKEN, BROKEN_MACHINES, BROKEN_MOVES, RARE, broken
 from tests.simulation.whole.runs import Run
 from tests.simulation.whole.schedule import Schedule, schedule
 from tests.simulation.whole.story import run, shrunk, told
@@ -71,14 +71,21 @@ def test_clients_of_several_machines_get_what_they_are_promised(pytestconfig: py
         pytest.fail(told(found), pytrace=False)
 
 
+def test_a_machine_that_leaves_and_joins_fails_no_request(pytestconfig: pytest.Config) -> None:
+    count = pytestconfig.getoption("seeds") or FEW_OF_MACHINES
+    for found in failing(first_seed(), count, cluster_schedule.calm):
+        pytest.fail(told(found), pytrace=False)
+
+
 def notices(name: str, count: int) -> bool:
     made = cluster_schedule.schedule if name in BROKEN_MACHINES else schedule
+    made = cluster_schedule.calm if name in BROKEN_MOVES else made
     with broken(name):
         return bool(list(islice(failing(0, count, made), 1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in [*BROKEN, *BROKEN_MACHINES] if name not in RARE])
+@pytest.mark.parametrize("name", [name for name in [*BROKEN, *BROKEN_MACHINES, *BROKEN_MOVES] if name not in RARE])
 def test_a_broken_product_is_noticed(name: str) -> None:
     assert notices(name, ENOUGH)
 

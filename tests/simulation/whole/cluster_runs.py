@@ -38,7 +38,7 @@ class _ClusterStage(Stage):
 
     def _faults_may_begin(self) -> None:
         super()._faults_may_begin()
-        self.bucket.bad = True
+        self.bucket.bad = not self.schedule.calm
 
     def _no_more_faults(self) -> None:
         super()._no_more_faults()

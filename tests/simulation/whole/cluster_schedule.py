@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -57,6 +58,16 @@ def schedule(seed: int, machines: int = 0) -> Schedule:
     steps = [*operations(rng, topics, OPERATIONS, LASTS_S), *_faults(rng, count)]
     ordered = tuple(sorted(steps, key=lambda step: step.at))
     return Schedule(seed, True, topics, limits, ordered, LASTS_S, skews_s)
+
+
+def calm(seed: int) -> Schedule:
+    """Nothing fails. A machine leaves, and joins again."""
+    found = schedule(seed)
+    rng = Random(f"{seed} leave")
+    leaver = f"m{rng.randrange(1, len(found.skews_s))}"
+    leave = Step(OPERATIONS, 1 + rng.random(), "fault", "leave", leaver, {"for_s": rng.choice((0.2, 1.0))})
+    requests = [step for step in found.steps if step.who != "fault"]
+    return replace(found, calm=True, steps=tuple(sorted([*requests, leave], key=lambda step: step.at)))
 
 
 def _faults(rng: Random, machines: int) -> list[Step]:

@@ -76,6 +76,8 @@ class Client(Requests):
         self.keyed: list[Any] = []
         """The appends that it sent with a key."""
         self.loses = LOSES_ANSWER
+        self.failed: list[str] = []
+        """Its requests that had no answer, or an error of the service."""
 
     async def _recorded(
         self,
@@ -95,6 +97,12 @@ class Client(Requests):
 
     async def send(self, method: str, path: str, body: Any = None) -> Answer:
         """Send a request to the gateway. Returns its answer, or what is known without one."""
+        answer = await self._answer_to(method, path, body)
+        if answer.status >= 500 or not answer.status:
+            self.failed.append(f"{self.name}: {method} {path}: {answer.status} {answer.body}")
+        return answer
+
+    async def _answer_to(self, method: str, path: str, body: Any) -> Answer:
         network = self.machine.network
         if len(self.machines) > 1 and self._choice.random() < (LEAVES if self.outcome == "ok" else 0.5):
             self.machine = self._choice.choice(self.machines)

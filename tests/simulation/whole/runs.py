@@ -90,8 +90,11 @@ class Stage:
 
     async def _act(self) -> None:
         await self._serves()
-        clients = [Client(self.machines, self.account, f"c{n}", self.schedule.seed) for n in range(CLIENTS)]
-        reader = Client(self.machines, self.account, "reader", self.schedule.seed)
+        used = self.machines[:1] if self.schedule.calm else self.machines  # none of those that leave
+        clients = [Client(used, self.account, f"c{n}", self.schedule.seed) for n in range(CLIENTS)]
+        reader = Client(used, self.account, "reader", self.schedule.seed)
+        for client in clients if self.schedule.calm else ():
+            client.loses = 0.0
         reader.loses = 0.0
         await self._begin(reader)
         self.begun = trio.current_time()
@@ -111,6 +114,8 @@ class Stage:
         await self._serves()
         await self._finish(reader)
         self.made.found += self._judged()
+        if self.schedule.calm:
+            self.made.found += [f"a request failed though nothing did: {each}" for each in _failed(clients)]
 
     def _faults_may_begin(self) -> None:
         for machine in self.machines:
@@ -273,6 +278,10 @@ class Stage:
             except Violation as violation:
                 found.append(str(violation))
         return found
+
+
+def _failed(clients: list[Client]) -> list[str]:
+    return [each for client in clients for each in client.failed]
 
 
 def _texts(error: BaseException) -> list[str]:

@@ -59,6 +59,8 @@ class Schedule:
     lasts_s: float = LASTS_S
     skews_s: tuple[float, ...] = ()
     """By how much the wall clock of each machine is ahead, if there are several."""
+    calm: bool = False
+    """Whether shards move and nothing fails: then no request may fail."""
 
     def config(self, topic: str) -> dict[str, Any]:
         return {**CONFIGS[topic], **({"durability": "fsync"} if self.power else {})}
