@@ -432,7 +432,10 @@ class Role:
                     self._do(self._protocol.tick(self._now()))
                     await self.over.wait()
                 if self.replica is not None and self.replica.state is ReplicaState.DRAINED:
-                    await in_thread(self.local.ended)
+                    try:
+                        await in_thread(self.local.ended)
+                    except OSError as error:  # the next process takes the term for its own, and may be the next holder
+                        _log.error("end_not_kept", reason=str(error))
                     return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
 

@@ -16,6 +16,7 @@ from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.read_ahead import MOST
+from shardd.replication.states import ReplicaState
 from shardd.replication.store import Refused, Unreachable
 from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
@@ -578,4 +579,25 @@ async def test_a_part_that_came_after_it_was_fetched_in_vain_is_read(
         for number in range(1, 6):
             await one.write("a", number)
         await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_end_that_cannot_be_kept_ends_the_term_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process still has to tell its askers that the shard is given away."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        await one.write("a", 1)
+
+        def fails() -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(one.local, "ended", fails)
+        with trio.fail_after(60):
+            await one.shipper.drain()
+        assert one.role.replica is not None
+        assert one.role.replica.state is ReplicaState.DRAINED
         nursery.cancel_scope.cancel()
