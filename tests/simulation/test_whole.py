@@ -28,7 +28,7 @@ from tests.simulation.whole.schedule import Schedule, schedule
 from tests.simulation.whole.story import run, shrunk, told
 
 FEW = 30
-FEW_OF_MACHINES = 10
+FEW_OF_MACHINES = 5
 ENOUGH = 300
 """Schedules of which at least one notices a broken product."""
 MANY = 10 * ENOUGH

@@ -54,7 +54,8 @@ the same each time, whatever the hash seed; `Run.trace` has each packet, fault a
 
 **Judgement.** Clients write a history. After the faults everything is read, and `topics_history` decides. Of the queue
 with dead letters, `tests.history.jobs.ends` compares each job with its end. Besides, no process may end by itself or
-answer `500`, and everything has to serve again.
+answer `500`, and everything has to serve again. Where nothing fails and shards only move (`cluster_schedule.calm`), no
+request may fail.
 
 **Left out**: several gateways, HTTP, streams, the other protocols, cold files, a full disk, requests in hand at a death
 (`proto.ipc.in_hand`). Of several machines: `async`, sealed buckets, takeovers by hand, copied directories, times to
