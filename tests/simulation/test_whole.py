@@ -33,8 +33,8 @@ ENOUGH = 300
 """Schedules of which at least one notices a broken product."""
 MANY = 10 * ENOUGH
 TIDY = 25
-MAKERS: dict[str, Callable[[int], Schedule]] = {"one machine": schedule, "machines": cluster_schedule.schedule}
 """Runs after which their garbage is collected: a run makes much, and a search takes as long as half a run."""
+MAKERS: dict[str, Callable[[int], Schedule]] = {"one machine": schedule, "machines": cluster_schedule.schedule}
 
 
 @pytest.fixture(autouse=True)

@@ -110,8 +110,10 @@ RARE = (
     "a failed sync is taken for a good one",
     "a target forgets at a restart which letters have arrived",
     "a dead letter is taken for arrived though its target did not answer",
+    "a machine answers although its term was not renewed",
+    "a log is not compared with the bucket's",
 )
-"""Those that few schedules notice, of which thousands may be needed."""
+"""Those that few schedules notice, of which thousands may be needed, or tens of several machines."""
 
 
 @contextmanager
