@@ -6,7 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from proto.model.limits import Limits
+from msgspec import structs
+
 from tests.simulation.whole.schedule import (
     CAPPED,
     COPY,
@@ -20,6 +21,7 @@ from tests.simulation.whole.schedule import (
     Step,
     details,
     operations,
+    small,
 )
 
 OPERATIONS = 80
@@ -40,15 +42,9 @@ def schedule(seed: int, machines: int = 0) -> Schedule:
     topics = tuple(dict.fromkeys(name for group in [*logs, queues] for name in group))
     # Leases that are durable end at a time of the wall clock.
     skews_s = tuple(0.0 if queues else rng.choice((0.0, 0.0, -0.7, 0.7, 4.0)) for _ in range(count))
-    limits = Limits(
-        request_timeout_ms=rng.choice((1000, 5000)),
-        wal_segment_bytes=4096,
-        segment_max_events=rng.choice((4, 20)),
-        checkpoint_interval_ms=rng.choice((100, 300, 1000)),
-        checkpoint_bytes=4096,
-        cache_bytes=0,
+    limits = structs.replace(
+        small(rng),
         wal_sync_window_ms=0.5,
-        min_free_bytes=0,
         bucket="memory://",
         replication="sync",
         bucket_timeout_ms=rng.choice((1000, 5000)),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from proto.model.limits import Limits
 from tests.history.clients import TAGS
 from topics_history import format as f
@@ -89,18 +91,22 @@ def schedule(seed: int) -> Schedule:
     queues = rng.sample([(PLAIN,), (LASTING,), (MORTAL, DEAD)], 1)
     topics = tuple(dict.fromkeys(name for group in [*logs, *queues] for name in group))
     steps = [*operations(rng, topics), *_faults(rng, power)]
-    limits = Limits(
+    limits = structs.replace(small(rng), wal_sync_window_ms=rng.choice((0.5, 20)))
+    ordered = sorted(steps, key=lambda step: step.at)
+    return Schedule(seed, power, topics, limits, tuple(ordered))
+
+
+def small(rng: Random) -> Limits:
+    """Files, checkpoints and caches so small that much happens to them."""
+    return Limits(
         request_timeout_ms=rng.choice((1000, 5000)),
         wal_segment_bytes=4096,
         segment_max_events=rng.choice((4, 20)),
         checkpoint_interval_ms=rng.choice((100, 300, 1000)),
         checkpoint_bytes=4096,
         cache_bytes=0,
-        wal_sync_window_ms=rng.choice((0.5, 20)),
         min_free_bytes=0,
     )
-    ordered = sorted(steps, key=lambda step: step.at)
-    return Schedule(seed, power, topics, limits, tuple(ordered))
 
 
 def operations(rng: Random, topics: tuple[str, ...], count: int = OPERATIONS, lasts_s: float = LASTS_S) -> list[Step]:
