@@ -231,7 +231,9 @@ class Role:
                 await self.over.wait()
                 nursery.cancel_scope.cancel()
         except Exception as error:
-            self.error = _single(error)
+            self.error = error
+            while isinstance(self.error, ExceptionGroup):
+                self.error = self.error.exceptions[0]
         self._end("")
         self.held.set()
         self.claimed.set()
@@ -438,12 +440,6 @@ class Role:
                         _log.error("end_not_kept", reason=str(error))
                     return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
-
-
-def _single(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
