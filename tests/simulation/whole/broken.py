@@ -112,8 +112,10 @@ RARE = (
     "a dead letter is taken for arrived though its target did not answer",
     "a machine answers although its term was not renewed",
     "a log is not compared with the bucket's",
+    "a holder that renews its term looks for no later one",
 )
-"""Those that few schedules notice, of which thousands may be needed, or tens of several machines."""
+"""Those that few schedules notice, of which thousands may be needed, or tens of several machines; the last one makes
+its schedules long."""
 
 
 @contextmanager
