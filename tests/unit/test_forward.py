@@ -22,11 +22,12 @@ def test_differences_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) ->
     slow = [1, 10, 1]
     order: list[Any] = []
 
-    def measured(asked: Any, servers: Any, make: Any, seconds: float) -> Measure:
+    def measured(pair: Any, make: Any, seconds: float) -> list[Measure]:
         number = len(order) // 2
-        order.append(asked)
-        extra = 50 if asked is other else 0
-        return Measure(100 * slow[number] + extra, (200 if asked is other else 100) * slow[number])
+        order.extend(pair)
+        costs = {held: Measure(100 * slow[number], 100 * slow[number])}
+        costs[other] = Measure(100 * slow[number] + 50, 200 * slow[number])
+        return [costs[server] for server in pair]
 
     monkeypatch.setattr(forward, "measured", measured)
     monkeypatch.setattr(forward, "drive", lambda *_: None)
@@ -35,6 +36,36 @@ def test_differences_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) ->
     assert (row.held_us, row.other_us, row.added_us, row.rtt_us) == (100, 150, 50, 20)
     assert row.cpu_ratio == 2
     assert order == [other, held, held, other, other, held]
+
+
+def test_both_machines_are_asked_in_turn_with_a_stream_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, bytes]] = []
+
+    class Line:
+        def __init__(self, port: int) -> None:
+            self._port = port
+
+        def ask(self, request: bytes) -> None:
+            asked.append((self._port, request))
+
+        def close(self) -> None:
+            asked.append((self._port, b"closed"))
+
+    monkeypatch.setattr(forward, "Line", Line)
+    pair = [type("Server", (), {"port": port}) for port in (1, 2)]
+    latencies = forward.in_turn(pair, [iter([b"a", b"b"]), iter([b"c", b"d"])], 0.0)
+    assert asked == [(1, b"a"), (2, b"c"), (2, b"closed"), (1, b"closed")]
+    assert len(latencies) == 2
+
+
+def test_processor_time_of_a_machine_is_that_of_its_own_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([0.0, 0.1, 0.1, 0.4, 0.4, 0.5, 0.5, 0.8])
+    monkeypatch.setattr(forward, "cpu_s", lambda _: next(used))
+    monkeypatch.setattr(forward, "drive", lambda *_: type("Outcome", (), {"requests": 1000}))
+    pair = [type("Server", (), {"port": port}) for port in (1, 2)]
+    one, two = forward.spent(pair, lambda: iter(()), 0.5)
+    assert one == pytest.approx(100)
+    assert two == pytest.approx(300)
 
 
 @pytest.mark.parametrize(("asked", "answered"), [(8, 1), (200, 300), (100, 65_536), (65_536, 40)])
