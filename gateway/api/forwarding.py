@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from gateway.admission.body_budget import FREE_BYTES
 from gateway.admission.slots import fair
 from gateway.api.plan import Handler, Plan
 from gateway.contract.auth import Keyring, key_is_gone, restrictions
-from gateway.http.messages import ClientGone, Request, Response
+from gateway.http.messages import ClientGone, Request, Response, Shared
 from gateway.shards.client import Shards
 from proto.ipc.message import Reply
 from proto.ipc.operations import Configure, Growing, LettersSent
@@ -82,7 +83,8 @@ class Forwarding:
     def tell_holder(self, plan: Plan, response: Response) -> None:
         """Have an answer name the machine that holds its topic, if it is another one."""
         if plan.operation.shard_op and plan.topic and (holder := self._shards.holder_elsewhere(plan.topic)):
-            response.headers = (*response.headers, (HOLDER, holder))
+            named = _named(holder)
+            response.headers = (*response.headers, *named) if response.headers else named
 
     def _remember(self, plan: Plan, request: Request) -> None:
         """Have the plan serve requests with an equal head, unless the keys changed while the body was read."""
@@ -153,3 +155,8 @@ def _text(value: bytes, what: str) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise invalid(f"header {what} is not UTF-8") from None
+
+
+@lru_cache(64)
+def _named(holder: bytes) -> Shared:
+    return Shared([(HOLDER, holder)])

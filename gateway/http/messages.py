@@ -21,6 +21,16 @@ from proto.process import trace
 JSON = b"application/json"
 
 
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Names and values, in order."""
+
+
+class Shared(Headers):
+    """Headers that many responses have: their lines are kept."""
+
+    __slots__ = ()
+
+
 class ClientGone(GatewayError):
     """The client closed its connection while its request was being served, so no response can be sent."""
 
@@ -174,7 +184,7 @@ class Response:
     status: int
     body: bytes = b""
     content_type: bytes = JSON
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()
     live: Callable[[Write, Gone], Awaitable[bool]] | None = None
     figures: dict[str, float] | None = None
     """Durations of the request's parts in the shard, in ms, by name."""

@@ -7,26 +7,28 @@ from functools import cache
 from http import HTTPStatus
 from time import time
 
-from gateway.http.messages import JSON, Response
+from gateway.http.messages import JSON, Headers, Response, Shared
 
 
 class _Plain:
-    """The heads of responses that have nothing but a body of JSON, with the date of this second."""
+    """The heads of responses that have only a body of JSON and `Shared` headers, with the date of this second."""
 
     def __init__(self) -> None:
         self._line = b""
-        self._forms: dict[int, bytes] = {}
+        self._forms: dict[int | tuple[int, Headers], bytes] = {}
 
-    def form(self, status: int) -> bytes:
+    def form(self, status: int, headers: Headers) -> bytes:
         """Return the head with a place for the length of the body."""
         line = _date.line()
         if line is not self._line:
             self._line = line
             self._forms = {}
-        form = self._forms.get(status)
+        key = (status, headers) if headers else status
+        form = self._forms.get(key)
         if form is None:
-            parts = (_status_line(status), line, b"content-type: ", JSON, b"\r\ncontent-length: %d\r\n\r\n")
-            form = self._forms[status] = b"".join(parts)
+            lines = b"".join(b"%b: %b\r\n" % header for header in headers).replace(b"%", b"%%")
+            parts = (_status_line(status), line, b"content-type: ", JSON, b"\r\n", lines, b"content-length: %d\r\n\r\n")
+            form = self._forms[key] = b"".join(parts)
         return form
 
 
@@ -81,12 +83,12 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     if (
         keep
         and not http_1_0
-        and not response.headers
+        and (not response.headers or type(response.headers) is Shared)
         and response.content_type is JSON
         and response.live is None
         and response.status != HTTPStatus.NO_CONTENT
     ):
-        return _plain.form(response.status) % len(response.body)
+        return _plain.form(response.status, response.headers) % len(response.body)
     bodiless = response.status == HTTPStatus.NO_CONTENT
     parts = [_status_line(response.status), _date.line()]
     if not bodiless:

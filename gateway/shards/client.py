@@ -72,6 +72,7 @@ class Shards:
             cluster=cluster,
         )
         self._heard: list[Link | None] = [None] * shards
+        self._elsewhere = [b""] * shards
         self._moves = Moves(self.links)
         self.links.on_update = self._moves.look
         self.complete = trio.Event()
@@ -82,6 +83,10 @@ class Shards:
     def update(self, states: list[ShardState]) -> None:
         """Take over the states that the supervisor sent."""
         self.links.update(states)
+        for state in states:
+            holder = state.holder if state.phase in HELD_ELSEWHERE else ""
+            is_url = holder.isascii() and holder.isprintable() and "://" in holder
+            self._elsewhere[state.index] = holder.encode() if is_url else b""
         self._look_whether_complete()
 
     def _look_whether_complete(self) -> None:
@@ -121,9 +126,7 @@ class Shards:
 
     def holder_elsewhere(self, topic: str) -> bytes:
         """Where clients reach the machine that holds a topic, if it is another one that is known; else nothing."""
-        state = self.states[self.index_of(topic)]
-        holder = state.holder if state.phase in HELD_ELSEWHERE else ""
-        return holder.encode() if holder.isascii() and holder.isprintable() and "://" in holder else b""
+        return self._elsewhere[self.index_of(topic)]
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)

@@ -86,7 +86,8 @@ class Moves:
 
     def away(self, index: int) -> bool:
         """Whether a request has to wait, and may."""
-        if self._links.states[index].phase == "ready" and not self._refusals and not self._until:
+        settled = self._links.states[index].phase == "ready" or self._links.reaches(index)
+        if settled and not self._refusals and not self._until:
             return False  # almost always
         return (self._served[index] and self._links.returns(index)) or self._refuses(index)
 

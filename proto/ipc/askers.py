@@ -28,6 +28,7 @@ a ROUTER never reads from a second peer of the same name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 
 def gateway(index: int) -> str:
@@ -55,6 +56,7 @@ def linked(machine: str, asker: str, count: int) -> str:
     return named(f"{machine}.{name}", (int(incarnation) << 32) + count)
 
 
+@lru_cache(1024)
 def machine_of(asker: bytes) -> str:
     """The machine of a link that another machine made, else ""."""
     machine, _, rest = asker.partition(b".")

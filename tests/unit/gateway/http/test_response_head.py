@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.http import response_head
-from gateway.http.messages import Gone, Response, Write
+from gateway.http.messages import Gone, Response, Shared, Write
 
 
 async def live(write: Write, gone: Gone) -> bool:
@@ -67,6 +67,16 @@ def test_headers_of_a_response_come_too() -> None:
     assert fields[b"vary"] == b"Accept-Encoding"
 
 
+def test_shared_headers_come_with_each_body_and_status_as_they_are() -> None:
+    """A URL may hold what a form has for its places."""
+    for holder, status, body in ((b"http://a%d%%b", 200, b"12345"), (b"http://c", 200, b""), (b"http://c", 201, b"1")):
+        shared = Shared([(b"topics-holder", holder)])
+        line, fields = parsed(Response(status, body, headers=shared))
+        assert line.split()[1] == b"%d" % status
+        assert (fields[b"topics-holder"], fields[b"content-length"]) == (holder, b"%d" % len(body))
+    assert b"topics-holder" not in parsed(Response(200, b"12345"))[1]
+
+
 @pytest.mark.parametrize(
     "response",
     [
@@ -74,6 +84,8 @@ def test_headers_of_a_response_come_too() -> None:
         Response(204),
         Response(200, live=live),
         Response(429, b"", headers=((b"retry-after", b"1"),)),
+        Response(200, b"{}", headers=Shared([(b"topics-holder", b"http://a"), (b"vary", b"Accept-Encoding")])),
+        Response(204, headers=Shared([(b"topics-holder", b"http://a")])),
     ],
 )
 def test_both_versions_say_the_same(response: Response) -> None:

@@ -53,6 +53,9 @@ class Shard:
     def returns(self, index: int) -> bool:
         return index == 0 and self.away
 
+    def reaches(self, index: int) -> bool:
+        return False
+
     def unheld(self, index: int) -> bool:
         return index == 0 and not self.held
 
