@@ -60,6 +60,8 @@ class Event:
     """Writes to those shards that were refused, broken or given up."""
     others_away_s: float
     others_failed: int
+    reasons: tuple[str, ...] = ()
+    """Of the writes that failed, in any shard."""
 
     def aim_s(self, ttl_ms: int) -> float:
         """Of `away_s`."""
@@ -72,7 +74,8 @@ class Writer(threading.Thread):
     def __init__(self, port: int, index: int, patience_s: float) -> None:
         super().__init__(daemon=True)
         self.succeeded: list[float] = []
-        self.failed: list[float] = []
+        self.failed: list[tuple[float, str]] = []
+        """When each write failed, and why."""
         self.over = threading.Event()
         topic = next(name for n in count() if shard_of(name := f"t{n}", SHARDS) == index)
         self._path = f"/v0/topics/{topic}"
@@ -81,23 +84,27 @@ class Writer(threading.Thread):
     def run(self) -> None:
         due = time.monotonic()
         while not self.over.is_set():
-            done = self._write()
+            problem = self._write()
             now = time.monotonic()
-            (self.succeeded if done else self.failed).append(now)
+            if problem:
+                self.failed.append((now, problem))
+            else:
+                self.succeeded.append(now)
             due = max(due + PERIOD_S, now)
             self.over.wait(due - now)
         self._connection.close()
 
-    def _write(self) -> bool:
+    def _write(self) -> str:
+        """What went wrong, or ""."""
         body = b'{"records":[{"data":"x"}],"config":{"durability":"fsync"}}'
         try:
             self._connection.request("POST", self._path, body, {"Content-Type": "application/json"})
             answer = self._connection.getresponse()
-            answer.read()
-        except (OSError, http.client.HTTPException):
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            return False
-        return answer.status in (200, 201)
+            return f"{type(error).__name__}: {error}"
+        return "" if answer.status in (200, 201) else f"{answer.status} {text}"
 
 
 def longest(times: Sequence[float], began: float, ended: float) -> float:
@@ -167,12 +174,16 @@ class Machines:
         self._continue()
         ended = time.monotonic()
 
+        reasons: list[str] = []
+
         def of(shards: set[int]) -> tuple[float, int]:
             writers = [self.writers[index] for index in shards]
             away_s = max((longest(writer.succeeded[:], began, ended) for writer in writers), default=0.0)
-            return away_s, sum(began < each <= ended for writer in writers for each in writer.failed[:])
+            found = [why for writer in writers for at, why in writer.failed[:] if began < at <= ended]
+            reasons.extend(found)
+            return away_s, len(found)
 
-        return Event(what, *of(moved), *of(set(range(SHARDS)) - moved))
+        return Event(what, *of(moved), *of(set(range(SHARDS)) - moved), tuple(reasons))
 
     def joins(self) -> Event:
         def cause() -> set[int]:
@@ -242,6 +253,10 @@ def show(events: Sequence[Event], ttl_ms: int) -> None:
     console = Console()
     console.width = max(console.width, 110)
     console.print(table)
+    for each in events:
+        if each.what != "is killed":
+            for reason in each.reasons:
+                console.print(f"a machine {each.what}: {reason}", markup=False)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machines import Event, longest
+from machines import Event, longest, show
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,11 @@ def test_a_shard_is_away_from_the_last_write_before_to_the_first_one_after(
 def test_only_a_kill_may_cost_the_time_to_live() -> None:
     aims_s = {what: Event(what, 0.0, 0, 0.0, 0).aim_s(3000) for what in ("joins", "is killed", "leaves")}
     assert aims_s == {"joins": 1.0, "is killed": 5.0, "leaves": 1.0}
+
+
+def test_the_table_says_why_a_write_failed_where_none_should(capsys: pytest.CaptureFixture[str]) -> None:
+    joined = Event("joins", 0.4, 1, 0.0, 0, ("503 [a reason]",))
+    show([joined, Event("is killed", 3.0, 1, 0.0, 0, ("timed out",))], 3000)
+    printed = capsys.readouterr().out
+    assert "a machine joins: 503 [a reason]" in printed
+    assert "timed out" not in printed
