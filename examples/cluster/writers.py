@@ -109,16 +109,25 @@ class Writer(threading.Thread):
             time.sleep(PAUSE_S)
 
 
+def _read(machine: Machine, port: int, topic: str, body: dict[str, int]) -> dict[str, Any]:
+    """Read a part of a topic. A shard may be away for a moment, also when nothing is wrong with its machine."""
+    began = time.monotonic()
+    while True:
+        status, answer = machine.ask("POST", f"/v0/topics/{topic}/diff", body)
+        if status == 200:
+            return answer
+        if status not in (0, 503) or time.monotonic() - began > PATIENCE_S:
+            raise Difference(f"{topic} could not be read through port {port}: {status} {answer}")
+        time.sleep(PAUSE_S)
+
+
 def compare(port: int, writer: Writer) -> int:
     """Read the writer's topic through a machine. Returns the number of records. Raises `Difference` unless there is
     each acknowledged record, once, in order, and nothing else."""
     machine, found, cursor = Machine(port), list[str](), 0
     try:
         while True:
-            body = {"from_seq": cursor, "limit": PER_READ}
-            status, answer = machine.ask("POST", f"/v0/topics/{writer.topic}/diff", body)
-            if status != 200:
-                raise Difference(f"{writer.topic} could not be read through port {port}: {status} {answer}")
+            answer = _read(machine, port, writer.topic, {"from_seq": cursor, "limit": PER_READ})
             if not answer["records"]:
                 break
             found += [record["data"] for record in answer["records"]]
