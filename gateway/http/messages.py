@@ -19,8 +19,6 @@ from proto.model.keys import Key
 from proto.process import trace
 
 JSON = b"application/json"
-
-
 Headers = tuple[tuple[bytes, bytes], ...]
 """Names and values, in order."""
 

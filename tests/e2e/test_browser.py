@@ -176,7 +176,7 @@ def test_an_event_source_goes_on_where_it_was(new_service: Callable[..., Service
             service.restart()
             write(service, "a", *range(15, 20))
             see(20)
-            until(lambda: is_live(front.told), f"the page to be live again; it told {front.told}", PATIENCE_S)
+            until(lambda: is_live(front.told), f"the page to be live again; it told {front.told}")
             check_order(front.told)
             assert set(seqs(front.told)) == set(range(1, 21))
             assert [each["kind"] for each in front.told].count("open") >= 4
