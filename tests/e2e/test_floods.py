@@ -18,7 +18,7 @@ from statistics import median
 import pytest
 
 from tests.conftest import SHOWN
-from tests.e2e.test_http2_hostile import CEILING
+from tests.e2e.test_http2_hostile import ceiling
 from tests.e2e.test_memory_ceiling import MEMORY, MIB, Watch, batch
 from tests.support import floods
 from tests.support.service import Service
@@ -115,7 +115,7 @@ def test_floods_of_frames_that_bring_nothing_are_ended(victim: Service) -> None:
         for kind in floods.FRAMES:
             _, closed = flooded(victim, kind, 2, 1.5)
             assert closed, f"the service closed no connection that flooded it with {kind}"
-    assert watch.grown("gateway") <= CEILING / MIB
+    assert watch.grown("gateway") <= ceiling(watch)
     assert incarnations(victim) == before
 
 
@@ -139,5 +139,5 @@ def test_others_are_served_within_three_times_the_usual_and_memory_within_its_bo
     )
     assert asked
     assert incarnations(victim) == before
-    assert gateway <= CEILING / MIB
+    assert gateway <= ceiling(watch)
     assert took <= TIMES_QUIET * quiet

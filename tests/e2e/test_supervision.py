@@ -54,7 +54,7 @@ def test_it_starts_serves_and_ends_with_0_leaving_no_process(service: Service) -
     assert service.request("GET", "/v0/health")[0] == 200
     status, answer = service.request("POST", "/v0/topics/hello", {"records": [{"data": 1}, {"data": "two"}]})
     assert (status, answer["seqs"]) == (201, [1, 2])
-    assert f"topics is ready at {service.url}" in service.log_text()
+    until(lambda: f"topics is ready at {service.url}" in service.log_text(), "the line that says it is ready")
     assert service.stop() == 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", service.port))
