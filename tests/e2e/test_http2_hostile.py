@@ -24,7 +24,8 @@ DIFF = b'{"max_batch_bytes":8388608,"limit":1000}'
 
 
 def ceiling(watch: Watch) -> float:
-    """MiB by which gateways may grow together: the bound that they share, and a tenth of it for each."""
+    """MiB by which gateways may grow together: the bound that they share, and a tenth of it for what each has by
+    itself, such as the body that it reads beyond the bound. SECURITY.md allows 8 MiB for each."""
     return MEMORY / MIB * (1 + len(watch.pids["gateway"]) / 10)
 
 
