@@ -302,7 +302,7 @@ async def serve(link: ControlLink) -> None:
             nursery.start_soon(gateway.tidy)
             service = gateway.api.service
             if start.gateways > 1:
-                await nursery.start(service.colleagues.run, link.send)
+                nursery.start_soon(service.colleagues.run, link.send)
                 nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
             nursery.start_soon(service.history.run)
             nursery.start_soon(gateway.expire_keys)

@@ -74,7 +74,9 @@ class Api:
         self.entry = Entry(flight, keyring, tickets, limits, probe_auth=probe_auth, row=row)
         self.bodies = Bodies(limits)
         streams, outcomes = self.entry.streams, self.outcomes
-        self.service = Service(shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth)
+        self.service = Service(
+            shards, flight, keyring, limits, outcomes, streams, probe_auth=probe_auth, several=row is not None
+        )
         handlers: dict[str, Handler] = {
             **Lists(shards).handlers,
             **RouterRequests(shards).handlers,

@@ -36,8 +36,9 @@ class Service:
         streams: Slots,
         *,
         probe_auth: bool,
+        several: bool,
     ) -> None:
-        self.colleagues = Colleagues(self.figures)
+        self.colleagues = Colleagues(self.figures, several=several)
         self.history = Recorder(shards, outcomes.served, others=self._others)
         self.protocols: list[Callable[[], ProtocolFigures]] = []
         """Functions that return the metrics of the other protocols."""

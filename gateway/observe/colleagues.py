@@ -7,22 +7,24 @@ from contextlib import suppress
 from types import MappingProxyType
 
 import trio
+from msgspec.structs import replace
 
 from proto.ipc.control import FiguresWanted, OtherFigures
 from proto.ipc.figures import ShardFigures
 from proto.ipc.gateway_figures import GatewayFigures
 from proto.process.driven import in_task
 
-PATIENCE_S = 1.0
+PATIENCE_S = 5.0
 """Longest wait for the supervisor. After it, the figures of its last answer count."""
 
 
 class Colleagues:
-    """`own` makes this gateway's figures. A single gateway has no colleagues; one of several has `run`."""
+    """`own` makes this gateway's figures. One of `several` has `run`, and a question that comes before it waits for it:
+    answered without the others, it would show counters that have fallen."""
 
-    def __init__(self, own: Callable[[], GatewayFigures]) -> None:
+    def __init__(self, own: Callable[[], GatewayFigures], *, several: bool = False) -> None:
         self.own = own
-        self.several = False
+        self.several = several
         self.shards: dict[int, ShardFigures] = {}
         """Of those that were missing at a scrape: what they answered last, to any gateway."""
         self._asked = FiguresWanted(0, GatewayFigures())
@@ -30,20 +32,15 @@ class Colleagues:
         self._latest = OtherFigures(0, GatewayFigures())
         self._answered = trio.Event()
 
-    async def run(
-        self,
-        send: Callable[[FiguresWanted], Awaitable[None]],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def run(self, send: Callable[[FiguresWanted], Awaitable[None]]) -> None:
         """Pass the questions on until cancelled. No scrape sends them itself: one that ends early would leave half a
         message."""
-        self.several = True
-        task_status.started()
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            question, self._asked = self._asked, FiguresWanted(self._asked.number, self._asked.figures)
+            # Counted now: a ping may have been answered since the scrape, and its figures must stay the older ones.
+            question = replace(self._asked, figures=self.own())
+            self._asked = FiguresWanted(question.number, question.figures)
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the supervisor is gone
                 await send(question)
 

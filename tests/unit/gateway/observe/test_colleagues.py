@@ -14,9 +14,9 @@ from proto.ipc.gateway_figures import GatewayFigures
 class Supervisor:
     """Keeps the questions, and answers them if it is told what."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, several: bool = True) -> None:
         self.own = 1
-        self.colleagues = Colleagues(lambda: GatewayFigures(in_flight=self.own))
+        self.colleagues = Colleagues(lambda: GatewayFigures(in_flight=self.own), several=several)
         self.asked: list[FiguresWanted] = []
         self.others: int | None = 0
 
@@ -35,7 +35,7 @@ class Supervisor:
 
 
 async def test_a_single_gateway_asks_nobody() -> None:
-    supervisor = Supervisor()
+    supervisor = Supervisor(several=False)
     assert await supervisor.scraped() == (1, 0)
     assert supervisor.asked == []
 
@@ -43,12 +43,44 @@ async def test_a_single_gateway_asks_nobody() -> None:
 async def test_what_is_shown_of_itself_is_what_the_supervisor_knows() -> None:
     supervisor = Supervisor()
     async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.colleagues.run, supervisor.send)
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
         supervisor.others = 40
         assert await supervisor.scraped() == (1, 40)
         supervisor.own, supervisor.others = 2, 50
         assert await supervisor.scraped() == (2, 50)
         assert [(each.number, each.figures.in_flight) for each in supervisor.asked] == [(1, 1), (2, 2)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_scrape_before_the_first_question_can_be_sent_waits_for_the_others() -> None:
+    """Of a gateway that has just started: it accepts connections first. Without the others, counters would fall."""
+    supervisor = Supervisor()
+    supervisor.others = 40
+    found: list[tuple[int, int]] = []
+
+    async def scrape() -> None:
+        found.append(await supervisor.scraped())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scrape)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == []
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == [(1, 40)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_question_has_what_is_counted_when_it_is_sent() -> None:
+    """So it is not older than the figures of a ping that was answered since the scrape."""
+    supervisor = Supervisor()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.scraped)
+        await trio.testing.wait_all_tasks_blocked()
+        supervisor.own = 5
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.figures.in_flight for each in supervisor.asked] == [5]
         nursery.cancel_scope.cancel()
 
 
@@ -60,7 +92,7 @@ async def test_scrapes_at_once_are_all_answered() -> None:
         found.append(await supervisor.scraped())
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.colleagues.run, supervisor.send)
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
         async with trio.open_nursery() as scrapes:
             for _ in range(5):
                 scrapes.start_soon(scrape)
@@ -74,7 +106,7 @@ async def test_what_shards_answered_and_which_did_not_stands_in_the_question_tha
     supervisor.others = None
     colleagues = supervisor.colleagues
     async with trio.open_nursery() as nursery:
-        await nursery.start(colleagues.run, supervisor.send)
+        nursery.start_soon(colleagues.run, supervisor.send)
         async with trio.open_nursery() as scrapes:
             scrapes.start_soon(colleagues.ask, {0: ShardFigures(topics=1)}, [1])
             scrapes.start_soon(colleagues.ask, {3: ShardFigures(topics=2)}, [2])
@@ -95,7 +127,7 @@ async def test_what_shards_answered_and_which_did_not_stands_in_the_question_tha
 async def test_without_an_answer_the_last_one_counts(autojump_clock: trio.testing.MockClock) -> None:
     supervisor = Supervisor()
     async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.colleagues.run, supervisor.send)
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
         supervisor.others = 7
         assert await supervisor.scraped() == (1, 7)
         supervisor.others = None
@@ -111,7 +143,7 @@ async def test_a_scrape_that_ends_early_leaves_no_half_message() -> None:
     supervisor = Supervisor()
     supervisor.others = None
     async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.colleagues.run, supervisor.send)
+        nursery.start_soon(supervisor.colleagues.run, supervisor.send)
         with trio.CancelScope() as scope:
             scope.cancel()
             await supervisor.scraped()
@@ -127,7 +159,7 @@ async def test_a_supervisor_that_is_gone_ends_no_task() -> None:
         raise trio.BrokenResourceError
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.colleagues.run, broken)
+        nursery.start_soon(supervisor.colleagues.run, broken)
         with trio.move_on_after(0.01):
             await supervisor.scraped()
         await trio.testing.wait_all_tasks_blocked()

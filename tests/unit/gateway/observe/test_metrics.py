@@ -169,7 +169,8 @@ async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
             known = {index: accounts.shards[index] for index in question.missing}
             colleagues.heard(OtherFigures(question.number, accounts.others(name, 0), known))
 
-        await there.nursery.start(colleagues.run, answer)
+        colleagues.several = True
+        there.nursery.start_soon(colleagues.run, answer)
 
     async with stage(stats, shards=2) as one, stage(stats, shards=2) as two, one.client() as first:
         await begin("one", one)
@@ -332,7 +333,8 @@ async def test_a_scrape_adds_what_the_supervisor_has_of_other_gateways() -> None
         async def answer(question: FiguresWanted) -> None:
             colleagues.heard(OtherFigures(question.number, others))
 
-        await there.nursery.start(colleagues.run, answer)
+        colleagues.several = True
+        there.nursery.start_soon(colleagues.run, answer)
         found = samples((await client.ask("GET", "/metrics")).raw)
     served = (("operation", "append"), ("status", "200"))
     assert found["topics_http_requests_total", served] == alone["topics_http_requests_total", served] + 40
