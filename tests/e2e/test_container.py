@@ -154,7 +154,7 @@ def children_of(pid: int) -> list[int]:
 def state_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or gone since it was opened
         return ""
 
 

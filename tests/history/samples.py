@@ -169,7 +169,7 @@ def _of_process(name: str, pid: int) -> dict[str, float]:
     """Nothing of a process that has ended."""
     try:
         return {f"{name}, {what}": measured(pid) for what, measured in OF_PROCESS.items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return {}
 
 
