@@ -212,6 +212,8 @@ class Progress(Struct, frozen=True, tag=True):
     """As in `ShardState`."""
     holder_key: str = ""
     """As in `ShardState`."""
+    holder_term: int = 0
+    """As in `Holder`."""
 
 
 class Members(Struct, frozen=True, tag=True):
@@ -249,11 +251,12 @@ class Followed(Struct, frozen=True, tag=True):
 
 
 class Holder(Struct, frozen=True):
-    """The machine that holds a shard, as in `ShardState`."""
+    """The machine that holds a shard, as in `ShardState`, and its term; 0 if none is known to hold it."""
 
     holder: str = ""
     at: str = ""
     key: str = ""
+    term: int = 0
 
 
 class Placement(Struct, frozen=True, tag=True):

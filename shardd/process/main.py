@@ -150,7 +150,7 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
         news = trio.Event()
         copy.role.changed = news.set  # before the report: what changes while it is sent is reported next
         holder, damage = copy.role.holder, copy.role.damage
-        at = () if holder is None else (holder.endpoint, holder.key)
+        at = () if holder is None else (holder.endpoint, holder.key, holder.term)
         await link.send(Progress("standby", 0, 0, holder.shown if holder else "", 0, damage, *at))
         await news.wait()
 

@@ -115,7 +115,7 @@ class RosterProcess:
             self._ranked = roster.holders
             self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]
             self._holders = [
-                Holder("" if shard in roster.over else held.address, held.endpoint, held.key)
+                Holder("" if shard in roster.over else held.address, held.endpoint, held.key, held.term)
                 for shard, held in enumerate(roster.holders)
             ]
         wanted = sorted(roster.wanted(self.membership.now()) - {self._tidies})

@@ -25,6 +25,7 @@ from proto.ipc.control import (
     Drain,
     Drained,
     Failed,
+    Holder,
     Progress,
     Ready,
     Retire,
@@ -34,6 +35,7 @@ from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
 from supervisor.process.forks import Process
+from supervisor.process.holder import Held
 from supervisor.process.launch import Launch, StartProcess
 from supervisor.process.restart import Death, TooOften, decide, describe
 from supervisor.process.states import ALIVE, FINAL, ChildEvent, ChildState, after
@@ -45,7 +47,7 @@ NOT_STARTED = 127
 """Substitute for the exit status of a process that could not be started."""
 
 
-class Child:
+class Child(Held):
     """A child process and its restarts.
 
     `changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread.
@@ -54,10 +56,6 @@ class Child:
     phase = "down"
     done_bytes = 0
     total_bytes = 0
-    holder = ""
-    """In a phase of `HELD_ELSEWHERE`, the address of the machine that holds the shard."""
-    holder_link = ("", "")
-    """In a phase of `HELD_ELSEWHERE`, where that machine hears this one, and the key of its process there."""
     damage = ""
     """In phase `standby`, what is damaged in the bucket."""
     term = 0
@@ -133,6 +131,7 @@ class Child:
             self.phase, self.done_bytes, self.total_bytes, self.term, self.damage = "open", 0, 0, 0, ""
         elif self.state is ChildState.SERVING:
             self.phase, self.holder, self.holder_link, self.in_hand = "ready", "", ("", ""), []
+            self.holder_term = max(self.holder_term, self.term)
             self.held = self.troubled = self.permanent = False
         elif self.state is ChildState.ELSEWHERE:
             self.phase, self.damage, self.in_hand, self.term = "elsewhere", "", [], 0
@@ -327,9 +326,9 @@ class Child:
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:
-                    self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
+                    self.phase, self.term, self.damage = message.phase, message.term or self.term, message.damage
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
-                    self.damage, self.holder_link = message.damage, (message.holder_at, message.holder_key)
+                    self.hear(message)
                     self._changed(self)
             case Ready():
                 self._ready_at = self._ready_at or trio.current_time()
@@ -404,10 +403,9 @@ class Child:
         """Have a process, from now on."""
         self._wanted.set()
 
-    def held_by(self, holder: str, link: tuple[str, str]) -> None:
-        """Which machine holds a shard that has no process here, as `holder` and `holder_link`."""
-        if self.phase == "elsewhere" and (self.holder, self.holder_link) != (holder, link):
-            self.holder, self.holder_link = holder, link
+    def held_by(self, found: Holder) -> None:
+        """Which machine holds a shard that has no process here, as the roster has seen it."""
+        if self.phase == "elsewhere" and self.learn(found):
             self._changed(self)
 
     async def stop(self, deadline_s: float) -> bool:

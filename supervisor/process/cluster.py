@@ -160,11 +160,6 @@ class Machines:
             if not filled(index):
                 shard.unwant()
 
-    def _holder(self, index: int) -> tuple[str, tuple[str, str]]:
-        """Which machine holds a shard, as a child that has no process names it."""
-        found = self.placement.holders[index]
-        return found.holder, (found.at, found.key)
-
     def saw(self, child: Child) -> None:
         """A child has changed. Its next process is not known to follow, and the next roster gives nothing away."""
         if child is self._roster and child.state is not ChildState.SERVING and self.placement.step is not None:
@@ -177,7 +172,7 @@ class Machines:
             self.local = replace(self.local, lags=lags)
             self._reported()
         if child.phase == "elsewhere" and index < len(self.placement.holders):
-            child.holder, child.holder_link = self._holder(index)
+            child.learn(self.placement.holders[index])
 
     def heard(self, message: Control) -> None:
         """A message of the roster."""
@@ -189,7 +184,7 @@ class Machines:
             for index, shard in enumerate(self._shards if message.wanted is not None else ()):
                 if index in (message.wanted or ()):
                     shard.want()
-                shard.held_by(*self._holder(index))
+                shard.held_by(message.holders[index])
             self._changed()
 
     def heard_from(self, index: int, message: Control) -> None:

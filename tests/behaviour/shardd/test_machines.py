@@ -18,6 +18,7 @@ from proto.ipc.control import (
     EXIT_DEPOSED,
     REPORTS,
     Control,
+    Holder,
     Progress,
     Ready,
     Shards,
@@ -49,7 +50,7 @@ class Child:
     def want(self) -> None:
         """Two machines need each shard."""
 
-    def held_by(self, holder: str, link: tuple[str, str]) -> None:
+    def held_by(self, found: Holder) -> None:
         """It has a process, which knows that."""
 
 

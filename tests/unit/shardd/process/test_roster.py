@@ -167,7 +167,7 @@ async def test_the_holders_of_shards_that_do_not_run_here_are_named_as_long_as_t
 ) -> None:
     async with running(tmp_path, monkeypatch) as there:
         there.term(1, 5, "two", address="http://two", endpoint="tcp://two:1", key="the key", ttl_ms=600)
-        named, over = (Holder(address, "tcp://two:1", "the key") for address in ("http://two", ""))
+        named, over = (Holder(address, "tcp://two:1", "the key", 5) for address in ("http://two", ""))
         await there.decides(lambda found: found.holders == [Holder(), named])
         await there.decides(lambda found: found.holders == [Holder(), over])
         (there.bucket / ShardNames(1).alive(5)).parent.mkdir(parents=True)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import trio
 
+from proto.ipc.control import Holder, Progress
 from supervisor.process.child import Child
 from supervisor.process.forks import ROSTER
+from supervisor.process.states import ChildState
 from tests.support import fake_child
 from tests.unit.supervisor.process.test_service import CLUSTER, DEADLINE_S, Stage, eventually, run, signal_self
 
@@ -90,6 +92,52 @@ def decides(stage: Stage, behaviour: str) -> None:
     """The next roster decides something else."""
     stage.forks.behaviours[ROSTER] = behaviour
     os.kill(stage.status()["children"]["roster"]["pid"], signal.SIGKILL)
+
+
+OLD = Holder("http://b", "tcp://b:1", "the old key", 8)
+NEW = Holder("http://c", "tcp://c:1", "the new key", 9)
+
+
+@pytest.fixture
+def absent(stage: Stage) -> tuple[Child, list[str]]:
+    """A shard that has no process here, and the keys that are reported of its holder."""
+    child, told = stage.service()._shards[1], []
+    child._changed = lambda each: told.append(each.holder_link[1])
+    child.unwant()
+    return child, told
+
+
+def test_what_the_roster_saw_before_the_holder_that_is_known_is_no_news(absent: tuple[Child, list[str]]) -> None:
+    """A link to the holder that is known would be cut, with requests on their way."""
+    child, told = absent
+    for found in (OLD, NEW, OLD, Holder(), NEW):
+        child.held_by(found)
+    assert told == [OLD.key, NEW.key]
+    child.held_by(Holder("", NEW.at, NEW.key, NEW.term))
+    assert (child.holder, child.holder_link) == ("", (NEW.at, NEW.key)), "it gives no sign of life"
+
+
+async def test_a_process_that_begins_to_follow_may_have_seen_less_than_the_roster(
+    absent: tuple[Child, list[str]],
+) -> None:
+    child, told = absent
+    child.held_by(NEW)
+    child.state = ChildState.STARTING
+    child._handle(Progress("standby", 0, 0, OLD.holder, 0, "", OLD.at, OLD.key, OLD.term))
+    assert told == [NEW.key] * 2
+    child._handle(Progress("standby", 0, 0))
+    assert (child.holder, child.holder_link) == ("", ("", "")), "no machine holds it"
+    child._handle(Progress("standby", 0, 0, NEW.holder, 0, "", NEW.at, NEW.key, NEW.term))
+    assert (child.holder, told[-1]) == (NEW.holder, NEW.key)
+
+
+async def test_the_roster_may_have_seen_less_than_a_process_that_followed(absent: tuple[Child, list[str]]) -> None:
+    child, _ = absent
+    child.state = ChildState.STARTING
+    child._handle(Progress("standby", 0, 0, NEW.holder, 0, "", NEW.at, NEW.key, NEW.term))
+    child.phase = "elsewhere"
+    assert not child.learn(OLD)
+    assert (child.holder, child.holder_link) == (NEW.holder, (NEW.at, NEW.key))
 
 
 async def test_a_shard_that_is_followed_and_not_wanted_has_no_process_until_it_is(stage: Stage) -> None:

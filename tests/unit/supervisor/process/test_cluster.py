@@ -110,8 +110,11 @@ class FakeChild:
     def unwant(self) -> None:
         self.did.append("unwant")
 
-    def held_by(self, holder: str, link: tuple[str, str]) -> None:
-        self.did.append((holder, *link))
+    def held_by(self, found: Holder) -> None:
+        self.did.append(found)
+
+    def learn(self, found: Holder) -> None:
+        self.did.append(found)
 
     def done(self) -> list[Any]:
         """What it was to do since the last question, besides what it was told in any case."""
@@ -211,11 +214,10 @@ async def test_a_shard_is_started_when_it_is_wanted_and_the_holder_of_another_is
     for shard in scene.shards:
         shard.done()
     scene.roster.heard(PLACED)
-    held = [(each.holder, each.at, each.key) for each in HOLDERS]
-    assert [shard.done() for shard in scene.shards] == [["want", held[0]], [held[1]]]
+    assert [shard.done() for shard in scene.shards] == [["want", HOLDERS[0]], [HOLDERS[1]]]
     scene.shards[1].phase = "elsewhere"
     scene.machines.saw(scene.shards[1])
-    assert (scene.shards[1].holder, *scene.shards[1].holder_link) == held[1], "also when its process ends later"
+    assert scene.shards[1].done() == [HOLDERS[1]], "also when its process ends later"
 
 
 @pytest.mark.parametrize(
