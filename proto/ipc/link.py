@@ -294,11 +294,14 @@ class Link:
         """The shard is given away: send no more requests, and say so when what was sent has been read. The answer to a
         ping shows that: refusals of what came before it have arrived, too. Requests that wait for their window, and
         later ones, are refused here, as the shard would."""
-        self.ended = True
         ping = Request(next(self._owner.ids), Ping())
         read = self.waiting[ping.id] = Pending(self, ping, time.monotonic() + self._owner.timeout_s)
         read.then(self._say_no_more)
         self._socket.send(ping)
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        self.ended = True
         self._owner.ended()
         unsent, self._queue = self._queue, {}
         for ident in unsent:

@@ -91,7 +91,7 @@ class Links:
 
     def update(self, states: list[ShardState]) -> None:
         """Apply the states that the supervisor reports. A shard with a new endpoint gets a new link. The waiters of the
-        old link fail, because no answer can reach them any more."""
+        old link fail, because no answer can reach them any more; those of a link to another machine when that is so."""
         for state in states:
             self.states[state.index] = state
             link = self._links[state.index]
@@ -100,7 +100,10 @@ class Links:
                     link.state = state
                     continue
                 self._links[state.index] = None
-                link.fail(state.in_hand)
+                if isinstance(link, RemoteLink):
+                    link.retire()
+                else:
+                    link.fail(state.in_hand)
             self._open(state)
         self._news()
 

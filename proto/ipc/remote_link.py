@@ -4,6 +4,8 @@
     up          the first packet has come: the shard serves, and its clock is known. Requests are taken from now on
     lost        the connection has ended, the shard says that it is over, or it has been silent for `SILENT_S`. What was
                 sent has outcome `unknown`. `proto.ipc.links` makes the next link, with a higher number in its name
+    retired     another holder is known, and has a link of its own. What was sent may still be answered: the news may
+                come before the last holder's refusals. The link is lost when nothing waits, or after `RETIRED_S`
 
 **Deadlines** are in the shard's clock. Each of its packets has the time at which it left. The time at which it arrived
 is later by the transit, so a deadline that is moved by the difference is early by the transit, and never late. The
@@ -37,6 +39,8 @@ from proto.ipc.transport import Group
 
 _log: FilteringBoundLogger = structlog.get_logger()
 _numbers = count(1)
+RETIRED_S = 2.0
+"""For so long at most a link waits for a holder that has been replaced: one that is lost says nothing."""
 _AWAY = frozenset({"down", "open", "failed"})
 """Phases in which this machine has no process that follows the shard. A link stays meanwhile."""
 
@@ -49,6 +53,7 @@ class RemoteLink(Link):
     def __init__(self, owner: Owner, state: ShardState, cluster: Cluster) -> None:
         self._cluster = cluster
         self._holder = state.holder_at, state.holder_key
+        self._retired = False
         super().__init__(owner, state)
 
     @property
@@ -90,6 +95,15 @@ class RemoteLink(Link):
             self._owner.unknown[self.state.index] = [each for each in unanswered if each.id not in self._queue]
         super().fail()
 
+    def retire(self) -> None:
+        """Take no more requests, and end when what was sent is answered."""
+        self._retired = True
+        if not self.up or not self.waiting:
+            self.fail()
+            return
+        self._take_no_more()
+        self.scope.deadline = trio.current_time() + min(RETIRED_S, self._owner.timeout_s)
+
     def _ping(self) -> None:
         self._socket.send(Request(next(self._owner.ids), Ping()))
 
@@ -105,6 +119,8 @@ class RemoteLink(Link):
             self._suspect(group[0][1].status.died_over)
             self._owner.opened(self)
         super()._take(group)
+        if self._retired and not self.waiting:
+            self.scope.cancel()
 
     def _suspect(self, marks: Iterable[Mark]) -> None:
         """The shard was lost with these in hand: note those of this process."""

@@ -9,10 +9,11 @@ import trio
 from msgspec.structs import replace
 
 from proto.ipc import links as links_module
+from proto.ipc import remote_link
 from proto.ipc.control import ShardState
 from proto.ipc.message import Reply
 from proto.ipc.operations import StateGet
-from proto.model.errors import TopicsError, is_passing
+from proto.model.errors import TopicsError, is_passing, moving
 from proto.model.memory_shares import SMALLEST_WINDOW
 from tests.support.holder import CLUSTER, asker, holder, reaches, until
 
@@ -40,19 +41,45 @@ async def test_without_a_cluster_no_other_machine_is_asked() -> None:
         assert links.current(0) is None
 
 
-async def test_news_of_another_holder_ends_the_link_and_its_requests() -> None:
+async def test_news_of_another_holder_may_come_before_the_answers_of_the_last_one() -> None:
+    """What the last one still refuses is not lost, although the next one is known at once."""
+    async with holder() as there, holder() as heir, asker(there) as links:
+        await until(lambda: reaches(links))
+        link = links.to(0)
+        sent = [link.ask(StateGet(), "t", b"x" * size) for size in (1, SMALLEST_WINDOW, SMALLEST_WINDOW)]
+        links.update([there.state()])
+        await until(lambda: len(there.requests) == 2)
+        links.update([heir.state()])
+        for unsent in (sent[2], link.ask(StateGet(), "t", b"")):
+            assert isinstance(unsent._outcome, Reply)
+            assert is_passing(unsent._outcome.error, 0)
+        await until(lambda: reaches(links))
+        links.to(0).ask(StateGet(), "t", b"")
+        await until(lambda: heir.requests)
+        assert [pending._outcome for pending in sent[:2]] == [None, None]
+        assert not there.no_more
+        for peer, request in there.requests:
+            there.router.send(Reply(request.id, error=moving(0)), peer)
+        await until(lambda: there.no_more)
+        assert all(isinstance(pending._outcome, Reply) for pending in sent[:2])
+        assert there.no_more == there.names
+
+
+@pytest.mark.parametrize("end", ["says nothing", "ends"])
+async def test_what_the_last_holder_does_not_answer_is_unknown(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if end == "says nothing":
+        monkeypatch.setattr(remote_link, "RETIRED_S", 0.05)
     async with holder() as there, holder() as heir, asker(there) as links:
         await until(lambda: reaches(links))
         pending = links.to(0).ask(StateGet(), "t", b"")
-        links.update([there.state()])
-        assert not pending._outcome
+        await until(lambda: there.requests)
         links.update([heir.state()])
+        if end == "ends":
+            there.cable.end_all()
         with trio.fail_after(60), pytest.raises(TopicsError) as raised:
             await pending.wait()
         assert raised.value.detail["outcome"] == "unknown"
         await until(lambda: reaches(links))
-        links.to(0).ask(StateGet(), "t", b"")
-        await until(lambda: heir.requests)
 
 
 async def test_a_shard_that_is_given_away_gets_what_was_sent_and_no_more() -> None:
@@ -78,8 +105,10 @@ async def test_a_shard_that_is_given_away_gets_what_was_sent_and_no_more() -> No
         links.update([heir.state()])
         await until(lambda: reaches(links) and links.to(0) is not link)
         assert not links.returns(0)
-        assert isinstance(sent[1]._outcome, TopicsError)
-        assert sent[1]._outcome.detail["outcome"] == "unknown"
+        peer, request = there.requests[1]
+        there.router.send(Reply(request.id), peer)
+        await until(lambda: sent[1]._outcome)
+        assert isinstance(sent[1]._outcome, Reply)
 
 
 async def test_a_link_says_that_it_asks_no_more_when_all_that_it_sent_was_read() -> None:
