@@ -156,13 +156,14 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
 
 
 async def _report_lag(copy: bucket.Copy, link: ControlLink) -> None:
-    """Report when a shard that is followed has caught up, and when it no longer has."""
+    """Report when a shard that is followed has caught up, and when it no longer has. One that first makes a checkpoint
+    has not."""
     from shardd.roster.roster import READY_S
 
     assert copy.role is not None
     near = False
     while True:
-        lag_s = copy.role.lag_s
+        lag_s = max(copy.role.lag_s, READY_S if copy.role.folding.due else 0.0)
         if near != (lag_s < READY_S):
             near = not near
             await link.send(Followed(lag_s))

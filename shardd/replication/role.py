@@ -28,6 +28,7 @@ import trio
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
 from shardd.replication.attach import Term
+from shardd.replication.folding import Folding
 from shardd.replication.local_files import Local
 from shardd.replication.log_reader import Frames
 from shardd.replication.messages import (
@@ -93,7 +94,6 @@ class Role:
         self._timing = timing
         self._check = check
         self._leads, self._rank = leads, rank
-        self._hurries = False
         self.waits = replication.awaited
         """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -104,6 +104,7 @@ class Role:
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
         self._ahead = ReadAhead(objects, self._now)
+        self.folding = Folding(local, self._now)
         self.end_read_at = -math.inf
         """When everything that was in the log was read last, as far as is known."""
         self.held = trio.Event()
@@ -158,7 +159,7 @@ class Role:
 
     def hurry(self, hurries: bool) -> None:
         """Whether the shard is moved, so that its next holder is looked for often."""
-        changed, self._hurries = hurries != self._hurries, hurries
+        changed, self.folding.moved = hurries != self.folding.moved, hurries
         if changed and self.replica is not None:
             self.replica.hurries = hurries
             self._wake.set()
@@ -252,7 +253,7 @@ class Role:
             automatic=self.waits,
             follows=not self._leads,
         )
-        self.replica.rank, self.replica.hurries = self._rank, self._hurries
+        self.replica.rank, self.replica.hurries = self._rank, self.folding.moved
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()
 
@@ -291,7 +292,7 @@ class Role:
         while True:
             self._do(self._protocol.tick(self._now()))
             self._look_for_holder()
-            with trio.move_on_after(HURRY_S if self._hurries else TURN_S):
+            with trio.move_on_after(HURRY_S if self.folding.moved else TURN_S):
                 await self._wake.wait()
             self._wake = trio.Event()
 
@@ -331,7 +332,7 @@ class Role:
                 self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
             answer = await trio.to_thread.run_sync(self.local.carry, request)
             if self._meet(RoleEvent.APPLIED) is Act.FOLD:
-                await trio.to_thread.run_sync(self.local.fold)
+                await self.folding.fold(self.lag_s)
         else:
             patience = self._timing.time_to_live  # as long as a part may take on a slow line
             if isinstance(request, Renew) or (isinstance(request, Look) and protocol.state in HOLDERS):
@@ -348,6 +349,8 @@ class Role:
                     self.end_read_at = self._now()
                 elif isinstance(answer, Part) and self.lag_s >= BEHIND_S and self._nursery is not None:
                     self._ahead.behind(answer.number, self._nursery)
+            if answer is Result.ABSENT and self.folding.due and self._meet(RoleEvent.APPLIED) is Act.FOLD:
+                await self.folding.fold(self.lag_s)  # the log was long already when this process began to follow it
         self._do(protocol.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:

@@ -2,7 +2,8 @@
 
     apply     the frames that the log has are compared, those that it lacks are appended and synced
     restore   the shard is set aside and made again from the newest manifest
-    fold      after TOPICS_CHECKPOINT_BYTES of applied frames, the shard is opened, makes a checkpoint, and is closed
+    fold      after TOPICS_CHECKPOINT_BYTES of applied frames, or when the caller finds the log too long, the shard is
+              opened, makes a checkpoint, and is closed
     freeze    the shard is to be opened without a term: from now on parts are compared, and nothing is changed
     clear     the files are removed, if the bucket is known to have all that is in them
 
@@ -75,9 +76,11 @@ class ClosedLog:
         """The log is known to equal the bucket's up to this frame."""
         self._file: File | None = None
         self._size = 0
-        self._since_kept = self._since_fold = 0
+        self._since_kept = 0
+        self._since_fold = 0
+        """Bytes of frames after the last checkpoint."""
         self._position: Position | None = None
-        """Where the last applied part ends."""
+        """Where the last applied part ends, or what was kept."""
         self.last_no = 0
         self.changed = False
         """Whether it has frames now that another machine wrote."""
@@ -139,6 +142,7 @@ class ClosedLog:
             position = self._compared()
             self.from_backup = True
         self._known_no = position.frame_no
+        self._position = position
         return position
 
     def _look(self) -> None:
@@ -148,7 +152,10 @@ class ClosedLog:
         outcome = Outcome()
         # A log that is another shard's, or older, is refused now, and not when this machine takes over.
         frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail)
-        unkept = sum(each.header.length for each in frames if each.header.frame_no > self._mark.frame_no)
+        unkept = 0
+        for each in frames:
+            self._since_fold += each.header.length
+            unkept += each.header.length if each.header.frame_no > self._mark.frame_no else 0
         self.last_no = outcome.next_no - 1
         if outcome.resume is not None:
             # The last process may have died before its sync, or of one that failed, see `shardd.storage.wal`. What
@@ -311,20 +318,28 @@ class ClosedLog:
             self._frozen = True
             return True
 
-    def fold(self) -> None:
-        """Make a checkpoint if enough was applied since the last one, so that the log stays short. Raises
-        `RecoveryError`, OSError."""
-        if self._since_fold < self._limits.checkpoint_bytes or self._known_no < self.last_no or self._position is None:
-            return
+    @property
+    def foldable(self) -> int:
+        """How many bytes of frames a checkpoint would save the next opening. 0 if the bucket may not have them."""
+        return 0 if self._known_no < self.last_no or self._position is None else self._since_fold
+
+    def fold(self, *, soon: bool = False) -> bool:
+        """Make a checkpoint if enough was applied since the last one; with `soon`, if anything was. Returns whether it
+        was made: a shard with copies of routers makes none. Raises `RecoveryError`, OSError."""
+        if not self.foldable or (self.foldable < self._limits.checkpoint_bytes and not soon):
+            return False
+        assert self._position is not None
         self.close()
         self.keep(self._position)
-        before, self._since_fold = self.last_no, 0
+        before = self.last_no
         opening = open_shard(self._disk, SystemClock(), self._path, self._limits, restarted=False)
         shard = exhaust(opening)
         shard.checkpoints.inventory.shipped = lambda: before
         shard.close()
         assert shard.log.next_no == before + 1
+        self._since_fold = 0
         _log.info("standby_checkpoint", frame=before, made=shard.restoring.restored)
+        return shard.restoring.restored
 
     def clear(self) -> bool:
         """Remove the files of a shard that another machine holds, after `open`, unless something in them may be in no
@@ -360,6 +375,7 @@ class ClosedLog:
         position = Position() if head is None else Position(head.first_part - 1, head.frame_no)
         self._restored_from = -1 if head is None else head.part
         self.last_no = self._known_no = position.frame_no
+        self._since_fold = 0
         self.changed, self.from_backup, self._before = True, False, ()
         self._previous = ()
         self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips, place=self._place)

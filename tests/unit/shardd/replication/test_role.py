@@ -12,12 +12,13 @@ import trio
 from proto.format.buffer import Buffer
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
-from shardd.replication import parts, role
+from shardd.replication import folding, parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.read_ahead import MOST
 from shardd.replication.states import ReplicaState
 from shardd.replication.store import Refused, Unreachable
+from shardd.storage import catalog
 from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
 from tests.support.roles import TIMING, Pair
@@ -503,6 +504,35 @@ async def test_a_shard_that_is_followed_says_by_how_much_it_is_behind(tmp_path: 
         await pair.until(lambda: two.role.lag_s < 1)
         pair.time.now += 3
         await pair.until(lambda: two.role.lag_s < 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_standby_makes_its_log_short_when_it_has_read_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next holder replays what its log has since the last checkpoint, and no machine answers meanwhile."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        for number in range(20):
+            await one.write("a", number)
+        two = pair.machine("two", rank=1)
+        await pair.until(lambda: two.role.lag_s < 1 and two.local.foldable > 1000)
+        assert not two.role.folding.due
+        two.stop()
+        await pair.until(lambda: not two.running)
+        monkeypatch.setattr(folding, "FOLD_BYTES", 1000)
+        two.start()
+        await pair.until(lambda: two.role.lag_s < 1 and not two.local.foldable)
+        assert catalog.numbers(RealDisk(), two.path), "although nothing more was written"
+        for number in range(20, 40):
+            await one.write("a", number)
+        await pair.until(lambda: two.local.last_no == one.role.position.frame_no and not two.role.folding.due)
+        one.stop()
+        await pair.silence()
+        await two.open()
+        assert two.contents() == {"a": list(range(40))}
         nursery.cancel_scope.cancel()
 
 

@@ -145,6 +145,36 @@ def test_a_standby_makes_checkpoints_so_that_its_log_stays_short(holder: Shipped
     assert contents(standby.opened())["a"] == contents(holder)["a"]
 
 
+def test_a_standby_that_starts_with_a_long_log_knows_that(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 20)
+    assert standby.follow() is Result.DONE
+    assert standby.closed.foldable == sum(path.stat().st_size for path in (standby.path / "wal").iterdir())
+    standby.closed.keep(standby.position)
+    again = Files(holder.store, tmp_path)
+    assert again.closed.foldable == standby.closed.foldable
+    assert not again.closed.fold(), "it is shorter than TOPICS_CHECKPOINT_BYTES"
+    assert again.closed.fold(soon=True)
+    assert again.closed.foldable == 0
+    assert not again.closed.fold(soon=True)
+    assert Files(holder.store, tmp_path).closed.foldable == 0
+    written(holder, 2, 20)
+    assert again.follow() is Result.DONE
+    assert 0 < again.closed.foldable < standby.closed.foldable
+    assert contents(again.opened()) == contents(holder)
+
+
+def test_a_log_that_the_bucket_may_not_have_is_not_folded(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 2)
+    assert standby.follow() is Result.DONE
+    again = Files(holder.store, tmp_path)  # no position was kept: it has to compare
+    assert again.closed.foldable == 0
+    assert not again.closed.fold(soon=True)
+    assert again.follow() is Result.DONE
+    assert again.closed.fold(soon=True)
+
+
 @pytest.mark.parametrize("durability", ["disk", "ephemeral"])
 def test_a_checkpoint_of_a_standby_keeps_the_seqs_that_the_holder_has_reserved(
     holder: Shipped, tmp_path: Path, durability: str
