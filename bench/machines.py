@@ -4,10 +4,12 @@
     python bench/machines.py --rounds 2     a quick look
     python bench/machines.py --json         the same as JSON
 
-Three machines have one bucket, a directory, and hold a shard each. In each round a machine with an empty directory
-joins and is killed; another one joins and leaves. A writer for each shard begins a write every 20 ms, through a machine
-that stays, and gives it up after a second. A shard is away for the longest time between two of its writes that
-succeed, from before the event until the shards have settled. All processes share this machine and its cores.
+Three machines have one bucket, a directory, and hold a shard each. First clients write records for `--fill` seconds,
+so that each shard has a log to be replayed: as many as one machine takes, each in a request of its own. In each round
+a machine with an empty directory joins and is killed; another one joins and leaves. A writer for each shard begins a
+write every 20 ms, through a machine that stays, and gives it up after a second. A shard is away for the longest time
+between two of its writes that succeed, from before the event until the shards have settled. All processes share this
+machine and its cores.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import count, pairwise
+from itertools import count, cycle, pairwise
 from pathlib import Path
 from statistics import median
 
+from load import drive, post
 from replication import bucket, until
 from rich import box
 from rich.console import Console
@@ -43,6 +46,8 @@ PATIENCE_S = 1.0
 """Of a writer."""
 AFTER = 10
 """Writes of each shard that succeed before an event counts as over."""
+WRITERS = 32
+"""Connections that fill the shards."""
 LOOK_S = 0.2
 """Between two questions to all machines, which cost them time."""
 TAKEOVER_S = 2.0
@@ -77,8 +82,7 @@ class Writer(threading.Thread):
         self.failed: list[tuple[float, str]] = []
         """When each write failed, and why."""
         self.over = threading.Event()
-        topic = next(name for n in count() if shard_of(name := f"t{n}", SHARDS) == index)
-        self._path = f"/v0/topics/{topic}"
+        self._path = f"/v0/topics/{topic_of(index)}"
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience_s)
 
     def run(self) -> None:
@@ -107,6 +111,11 @@ class Writer(threading.Thread):
         return "" if answer.status in (200, 201) else f"{answer.status} {text}"
 
 
+def topic_of(index: int) -> str:
+    """A topic of a shard."""
+    return next(name for n in count() if shard_of(name := f"t{n}", SHARDS) == index)
+
+
 def longest(times: Sequence[float], began: float, ended: float) -> float:
     """The longest time between two of `times`, which are in order, from the last one before `began` to the last one
     before `ended`. Either end counts itself if there is none before it."""
@@ -118,8 +127,9 @@ def longest(times: Sequence[float], began: float, ended: float) -> float:
 class Machines:
     """The machines that run, the first of which stays, and a writer for each shard. A context manager."""
 
-    def __init__(self, folder: Path, ttl_ms: int, patience_s: float) -> None:
+    def __init__(self, folder: Path, ttl_ms: int, patience_s: float, fill_s: float) -> None:
         self._folder = folder
+        self._fill_s = fill_s
         self._settings = bucket(
             folder, "bucket", "sync", TOPICS_TERM_TTL_MS=str(ttl_ms), TOPICS_CLUSTER_LISTEN="127.0.0.1:0"
         )
@@ -134,6 +144,7 @@ class Machines:
             for _ in range(SHARDS - 1):
                 self._start()
             until(self._spread, "an even spread", LOOK_S)
+            self._fill()
             self.writers = [Writer(self.running[0].port, index, self._patience_s) for index in range(SHARDS)]
             for each in self.writers:
                 each.start()
@@ -146,6 +157,11 @@ class Machines:
             writer.over.set()
         for server in self.running:
             server.stop(kill=True)
+
+    def _fill(self) -> None:
+        body = json.dumps({"records": [{"data": "x" * 100}], "config": {"durability": "memory"}}).encode()
+        requests = [post(f"/v0/topics/{topic_of(index)}?return_seqs=false", body) for index in range(SHARDS)]
+        drive(self.running[0].port, [cycle(requests) for _ in range(WRITERS)], self._fill_s)
 
     def _start(self) -> Server:
         made = Server(self._folder / f"machine-{next(self._numbers)}", SHARDS, **self._settings)
@@ -230,8 +246,10 @@ def held(server: Server) -> set[int]:
     return {int(each["labels"]["shard"]) for each in phases if each["value"] and each["labels"]["phase"] == "ready"}
 
 
-def run(folder: Path, rounds: int, ttl_ms: int = TTL_MS, patience_s: float = PATIENCE_S) -> Iterator[Event]:
-    with Machines(folder, ttl_ms, patience_s) as machines:
+def run(
+    folder: Path, rounds: int, ttl_ms: int = TTL_MS, patience_s: float = PATIENCE_S, fill_s: float = 0.0
+) -> Iterator[Event]:
+    with Machines(folder, ttl_ms, patience_s, fill_s) as machines:
         for _ in range(rounds):
             yield machines.joins()
             yield machines.is_killed()
@@ -263,10 +281,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--ttl-ms", type=int, default=TTL_MS, help="TOPICS_TERM_TTL_MS of the machines")
+    parser.add_argument("--fill", type=float, default=10.0, help="seconds")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="topics-machines-") as folder:
-        events = list(run(Path(folder), options.rounds, options.ttl_ms))
+        events = list(run(Path(folder), options.rounds, options.ttl_ms, fill_s=options.fill))
     if options.json:
         print(json.dumps([asdict(each) for each in events], indent=1))
     else:
