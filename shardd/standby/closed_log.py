@@ -320,8 +320,10 @@ class ClosedLog:
 
     @property
     def foldable(self) -> int:
-        """How many bytes of frames a checkpoint would save the next opening. 0 if the bucket may not have them."""
-        return 0 if self._known_no < self.last_no or self._position is None else self._since_fold
+        """How many bytes of frames a checkpoint would save the next opening. 0 if the bucket may not have them, and for
+        a restored directory, which must not look like one that followed the bucket."""
+        kept = self._position is not None and not self.from_backup
+        return self._since_fold if kept and self._known_no >= self.last_no else 0
 
     def fold(self, *, soon: bool = False) -> bool:
         """Make a checkpoint if enough was applied since the last one; with `soon`, if anything was. Returns whether it

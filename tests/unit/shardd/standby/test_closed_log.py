@@ -15,7 +15,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication import role
-from shardd.replication.attach import Mark, Mismatch, read_mark, write_mark
+from shardd.replication.attach import MARK, Mark, Mismatch, read_mark, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
 from shardd.replication.objects import Objects
 from shardd.shard import open_shard
@@ -173,6 +173,17 @@ def test_a_log_that_the_bucket_may_not_have_is_not_folded(holder: Shipped, tmp_p
     assert not again.closed.fold(soon=True)
     assert again.follow() is Result.DONE
     assert again.closed.fold(soon=True)
+
+
+def test_a_restored_directory_is_not_folded_although_the_bucket_has_all_of_it(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 2)
+    assert standby.follow() is Result.DONE
+    (standby.path / MARK).unlink()
+    restored = Files(holder.store, tmp_path)
+    assert restored.closed.from_backup
+    assert not restored.closed.fold(soon=True)
+    assert Files(holder.store, tmp_path).closed.from_backup
 
 
 @pytest.mark.parametrize("durability", ["disk", "ephemeral"])
