@@ -14,8 +14,9 @@ import trio
 
 from shardd.replication.local_files import Local
 
-FOLD_BYTES = 4 << 20
-"""A log of so many bytes is long. It is replayed in about half a second if each record has a frame of its own."""
+FOLD_BYTES = 1 << 20
+"""A log of so many bytes is long. It is replayed in about a quarter of a second if each record has a frame of its own,
+and other processes need the cores as well."""
 PART = 10
 """Checkpoints may take one part in so many of the time: they need the whole shard to be opened, whatever its size."""
 NEAR_S = 1.0
