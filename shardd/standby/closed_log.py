@@ -152,7 +152,7 @@ class ClosedLog:
         outcome = Outcome()
         # A log that is another shard's, or older, is refused now, and not when this machine takes over.
         frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail)
-        unkept = 0
+        unkept = self._since_fold = 0
         for each in frames:
             self._since_fold += each.header.length
             unkept += each.header.length if each.header.frame_no > self._mark.frame_no else 0
