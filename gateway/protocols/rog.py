@@ -33,6 +33,8 @@ from proto.wire.rog import Ack, Command, Create, Fetch, Publish
 
 META = b'{"encoding":"base64"}'
 MAX_REMEMBERED = 100_000
+MAX_FETCHED = 64
+"""Of one connection: groups of partitions, each with the message that it fetched last."""
 
 _to_json = msgspec.json.Encoder().encode
 _text = msgspec.json.Decoder(str).decode
@@ -109,12 +111,12 @@ class Rog:
             raise RogError("No data left in the log to be read")
         return topic, reply.extra.seq, _message(reply.body, reply.extra.meta)
 
-    async def ack(self, log: str, partition: int, group: str, had: tuple[str, str, int] | None) -> None:
-        """Move the group's cursor onto `had`, the (topic, group, seq) of the last fetch. If `had` is None, or of
-        another topic or group, move the cursor by one."""
+    async def ack(self, log: str, partition: int, group: str, fetched: dict[tuple[str, str], int]) -> None:
+        """Move the group's cursor onto the seq that `fetched` has for (topic, group), which then leaves it. Without
+        one, move the cursor by one."""
         topic = await self._topic(log, partition)
-        seq = had[2] if had is not None and had[:2] == (topic, group) else None
-        _check_found(await self._shards.call(Step(group, seq), topic))
+        _check_found(await self._shards.call(Step(group, fetched.get((topic, group))), topic))
+        fetched.pop((topic, group), None)  # an ack that failed may be repeated, and means the same message then
 
     async def _topic(self, log: str, partition: int) -> str:
         partitions = await self._find(log)
@@ -138,11 +140,12 @@ class Rog:
 
 
 class RogSession:
-    """The commands of one connection. It remembers the message fetched last, which the next ack acknowledges."""
+    """The commands of one connection. It remembers the message fetched last for each group, which the group's next ack
+    acknowledges; of `MAX_FETCHED` groups at most, then it forgets the one that it fetched for longest ago."""
 
     def __init__(self, served: Rog) -> None:
         self._rog = served
-        self._had: tuple[str, str, int] | None = None
+        self._fetched: dict[tuple[str, str], int] = {}
 
     def read(self) -> Steps[Command]:
         return rog.read(self._rog.max_message_bytes)
@@ -171,11 +174,13 @@ class RogSession:
             await served.publish(command.log, command.partition, command.data)
         elif isinstance(command, Fetch):
             topic, seq, data = await served.fetch(command.log, command.partition, command.group)
-            self._had = (topic, command.group, seq)
+            self._fetched.pop((topic, command.group), None)
+            self._fetched[topic, command.group] = seq  # the last one
+            if len(self._fetched) > MAX_FETCHED:
+                del self._fetched[next(iter(self._fetched))]
             return rog.message(data)
         elif isinstance(command, Ack):
-            had, self._had = self._had, None
-            await served.ack(command.log, command.partition, command.group, had)
+            await served.ack(command.log, command.partition, command.group, self._fetched)
         elif isinstance(command, Create):
             await served.create(command.log, command.partitions)
         return rog.SUCCESS

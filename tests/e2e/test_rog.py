@@ -167,6 +167,17 @@ def test_an_ack_means_what_was_fetched_on_its_connection(rog: Service, client: R
         assert client.fetch(log, 0, "g") == b"three", "the ack took a message that was never fetched"
 
 
+def test_a_fetch_for_another_group_changes_no_ack(rog: Service, client: RogWire, log: str) -> None:
+    for message in (b"one", b"two"):
+        client.publish(log, 0, message)
+    assert client.fetch(log, 0, "a") == client.fetch(log, 0, "b") == b"one"
+    with opened(RogWire, ports(rog, "rog")[0]) as other:
+        assert (other.fetch(log, 0, "a"), other.ack(log, 0, "a")) == (b"one", "")
+    client.ack(log, 0, "b")
+    client.ack(log, 0, "a")
+    assert client.fetch(log, 0, "a") == b"two", "the ack took a message that was never fetched"
+
+
 def test_messages_are_records_and_records_are_messages(rog: Service, client: RogWire, log: str) -> None:
     client.publish(log, 2, b"\0\xff")
     (record,) = rog.request("POST", f"/v0/topics/{log}:2/diff", {"from_seq": 0})[1]["records"]
