@@ -34,8 +34,12 @@ from proto.model.surrogates import edit
 from shardd.topic.lane import Lane, Router
 from shardd.topic.piece import Piece
 
-STAMP = b"_topics_router"
-_OUR_STAMP = re.compile(rb'\{"_topics_router":\{[^{}]*\},?')
+_OUR_STAMP = re.compile(
+    rb'\A\{"_topics_router":\{"router":"[^"\\]*","source":"[^"\\]*","epoch":\d+,"seq":\d+,"key":"[^"\\]*"\}(?:,|(?=\}))'
+)
+"""The stamp as a router writes it, in front of all other members. Any other text is parsed before it is changed."""
+_MAY_BE_STAMPED = re.compile(rb'_topics_router"|\\u00[57]')
+"""The reserved name, or an escape of a character of its beginning or end."""
 _ONE_MORE = bytes(min(hops + 1, 255) for hops in range(256))
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 _FRESH = bytes(1 if hops < MAX_HOPS else 0 for hops in range(256))
@@ -289,17 +293,16 @@ def _stamped(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) 
     if columns.meta is None:
         return plain(list(map(operator.add, heads, repeat(b"}"))))
     cells: list[bytes] = list(map({None: b"{}"}.get, columns.meta.cells(0, count), columns.meta.cells(0, count)))
-    if STAMP in b"".join(cells):
-        cells = list(map(partial(_OUR_STAMP.sub, b"{", count=1), cells))
-        if b'"_topics_router"' in b"".join(cells):
-            cells = list(map(partial(edit, _without_stamp), cells))
+    if _MAY_BE_STAMPED.search(b"".join(cells)):
+        cells = list(map(partial(_OUR_STAMP.sub, b"{"), cells))
+        if _MAY_BE_STAMPED.search(b"".join(cells)):
+            cells = [edit(_without_stamp, cell) if _MAY_BE_STAMPED.search(cell) else cell for cell in cells]
     rests = list(map(operator.methodcaller("lstrip"), map(operator.getitem, cells, repeat(slice(1, None)))))
     tails = map({b"}": b"}"}.get, rests, map(operator.add, repeat(b","), rests))
     return plain(list(map(operator.add, heads, tails)))
 
 
 def _without_stamp(meta: bytes) -> bytes:
-    """`meta` without a `_topics_router` member anywhere in it: the name is reserved."""
+    """`meta` without a `_topics_router` member anywhere among its members: the name is reserved."""
     members = msgspec.json.decode(meta, type=dict[str, Raw])
-    members.pop("_topics_router", None)
-    return msgspec.json.encode(members)
+    return meta if members.pop("_topics_router", None) is None else msgspec.json.encode(members)

@@ -53,7 +53,6 @@ WITHOUT: set[str] = {
     "shardd/replication/checkpoint_files.py",
     "shardd/replication/log_reader.py",
     "shardd/replication/objects.py",
-    "shardd/routers/copy_plan.py",
     "shardd/routers/copy_recovery.py",
     "shardd/routers/router_operations.py",
     "shardd/routers/source.py",
