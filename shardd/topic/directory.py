@@ -167,9 +167,8 @@ class Directory:
         """The clock was set ahead by `ms`. Moves leases, delays, keys and sessions with it, so that they last as long
         as before."""
         for topic in self.visible.values():
-            topic.position.clock_jumped(ms)
+            topic.keys.shift(topic.position.clock_jumped(ms))
             topic.catalogued = None
-            topic.keys.shift(ms)
             if topic.queue is not None:
                 topic.queue.shift(ms)
         self.sessions.shift(ms)

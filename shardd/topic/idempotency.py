@@ -66,7 +66,7 @@ class Keys:
             self._done = {}  # removals do not give a dict's memory back
 
     def shift(self, ms: int) -> None:
-        """The clock was set ahead by `ms`. Moves the keys with it, so that they last as long as before."""
+        """Commit times jumped ahead by `ms`. Moves the keys with them, so that they last as long as before."""
         self._done = {key: (first, count, ts + ms) for key, (first, count, ts) in self._done.items()}
 
     def dump(self) -> list[tuple[bytes, int, int, int]]:

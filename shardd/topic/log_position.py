@@ -73,8 +73,10 @@ class LogPosition:
         """The clock begins at `now_ms`, which may be before the newest commit time."""
         self.ahead_ms = max(self.last_ts - now_ms, 0)
 
-    def clock_jumped(self, ms: int) -> None:
-        self.ahead_ms = max(self.ahead_ms - ms, 0)
+    def clock_jumped(self, ms: int) -> int:
+        """The clock was set ahead by `ms`. Returns by how many ms commit times are ahead of those before."""
+        before, self.ahead_ms = self.ahead_ms, max(self.ahead_ms - ms, 0)
+        return ms - (before - self.ahead_ms)
 
     def logged(self, frame_no: int, requires_sync: bool) -> None:
         """A frame of the topic is staged."""

@@ -247,3 +247,17 @@ class TestShard:
         there.pass_(1000)
         told = cast(Any, there.shard.call("stats", per_topic=0))["clock"]
         assert told == {"steps": 1, "offset_ms": -DAY_MS}
+
+    def test_a_key_lasts_as_long_as_before_also_in_a_topic_whose_time_was_ahead_of_the_clock(
+        self, there: Stepping
+    ) -> None:
+        there.shard.append("q", 0)
+        there.machine.set(-DAY_MS)
+        there.restarted()
+        there.machine.set(DAY_MS)
+        there.pass_(round(CONFIRM_S * 1000) - 10_000)
+        there.shard.append("q", 1, idempotency_key="k")
+        there.pass_(20_000)
+        assert there.shard.append("q", 1, idempotency_key="k")["deduped"] is True
+        there.pass_(125_000)
+        assert there.shard.append("q", 1, idempotency_key="k")["deduped"] is False

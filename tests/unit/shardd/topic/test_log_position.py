@@ -61,7 +61,7 @@ def test_commit_times_never_decrease_and_keep_ahead_of_a_clock_that_was_set_back
     assert position.commit_time(1000) == 1000
     position.clock_set(400)
     assert [position.commit_time(400), position.commit_time(500)] == [1000, 1100]
-    position.clock_jumped(650)
+    assert position.clock_jumped(650) == 50
     assert [position.commit_time(1049), position.commit_time(1200)] == [1100, 1200]
 
 
