@@ -14,7 +14,7 @@ from shardd.changes import seq_reservation
 from shardd.changes.admission import NO_BYTES, check_patch
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
-from shardd.storage.change import Timing
+from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
@@ -83,7 +83,12 @@ class Topics:
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
         if topic is None:
-            respond(Reply(request.id, to_json(answers.TopicDeleted(request.topic, False, []))))
+            absent = Reply(request.id, to_json(answers.TopicDeleted(request.topic, False, [])))
+            if request.topic not in self._directory.visible:
+                respond(absent)
+            else:  # its deletion may still fail
+                self._staging.check_bucket()
+                self._staging.stage_apart(_Absent(absent, respond, requires_sync=True))
             return
         topic.expire(self._staging.clock.now_ms())
         count = topic.records.count + topic.records.pending_count
@@ -99,6 +104,19 @@ class Topics:
             del self._directory.assigned[topic.name]
             self._directory.leaving += 1
             self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
+
+
+class _Absent(Change, eq=False):
+    """Changes nothing. A deletion that was staged before it has happened, or was undone."""
+
+    reply: Reply
+    respond: Respond
+
+    def commit(self, timing: Timing) -> None:
+        self.respond(self.reply)
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.reply.id, self.respond, error)
 
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):

@@ -100,6 +100,15 @@ def test_creating_and_deleting_a_topic_wait_for_the_bucket(shard: Harness, op: s
     said(shard, ident)
 
 
+def test_a_topic_is_called_absent_only_when_the_bucket_has_its_deletion(shard: Harness) -> None:
+    first, second = shard.send("delete_topic", "fast"), shard.send("delete_topic", "fast")
+    shard.shard.flush()
+    upto = sync(shard)
+    assert not {first, second} & shard.replies.keys()
+    shard.shard.commits.shipped(upto)
+    assert [said(shard, ident)["deleted"] for ident in (first, second)] == [True, False]
+
+
 def test_routers_copy_a_disk_record_only_when_the_bucket_has_it(shard: Harness) -> None:
     write(shard, "fast", 1)
     epoch = shard.shard.directory.visible["fast"].epoch

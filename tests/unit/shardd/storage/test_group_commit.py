@@ -85,6 +85,16 @@ def test_a_failed_write_fails_its_senders_and_leaves_no_trace(shard: Harness, er
     assert [r["data"] for r in shard.restarted().everything("fast")] == ["before", "after"]
 
 
+def test_a_topic_whose_deletion_is_not_written_is_not_called_absent(shard: Harness) -> None:
+    shard.append("fast", 1)
+    shard.disk.fail["write"] = EIO  # type: ignore[attr-defined]
+    idents = [shard.send("delete_topic", "fast") for _ in range(2)]
+    shard.shard.flush()
+    assert [getattr(shard.replies[ident], "error", None) is None for ident in idents] == [False, False]
+    del shard.disk.fail["write"]  # type: ignore[attr-defined]
+    assert [record["data"] for record in shard.everything("fast")] == [1]
+
+
 def test_a_short_write_is_a_failed_write(shard: Harness) -> None:
     shard.append("fast", "before")
     shard.disk.faults[len(shard.disk.calls)] = 40  # type: ignore[attr-defined]
