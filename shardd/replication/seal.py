@@ -234,7 +234,8 @@ class Sealed:
             )
 
     def _previous_of(self, name: str) -> bytes:
-        """The `mac` of the object before one that is to be created. Raises `StoreError`."""
+        """The `mac` of the object before one that is to be created; NONE if that one is gone or damaged, which must not
+        stop what follows it. Raises `StoreError`."""
         number = number_of(name)
         if number is None:
             return NONE
@@ -247,8 +248,8 @@ class Sealed:
             return NONE
         try:
             return self.seal_of(before).mac if before else NONE
-        except Absent:
-            return NONE  # retention has removed it
+        except (Absent, Unsealed):
+            return NONE
 
 
 def _label(version: int, name: str) -> bytes:

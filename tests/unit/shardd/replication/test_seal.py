@@ -6,6 +6,7 @@ import hmac
 import secrets
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,15 @@ def test_a_part_is_sealed_alike_at_each_attempt() -> None:
     other._seals.clear()
     other.create(NAMES.part(2), b"two")
     assert Sealed(below, KEY).seal_of(NAMES.part(2)).previous == first
+
+
+@pytest.mark.parametrize("folder", [NAMES.part, NAMES.manifest])
+def test_a_damaged_object_stops_no_later_one(folder: Callable[[int], str]) -> None:
+    below = MemoryStore()
+    Sealed(below, KEY).create(folder(1), b"one")
+    below.objects[folder(1)] = below.objects[folder(1)][:-1]
+    Sealed(below, KEY).create(folder(2), b"two")
+    assert bytes(Sealed(below, KEY).get(folder(2))) == b"two"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"short\n", b" " * 64])
