@@ -331,7 +331,7 @@ class Role:
             if isinstance(request, Restore):
                 self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
             answer = await trio.to_thread.run_sync(self.local.carry, request)
-            if self._meet(RoleEvent.APPLIED) is Act.FOLD:
+            if self._meet(RoleEvent.APPLIED) is Act.FOLD and isinstance(request, Apply):  # a restored log is short
                 await self.folding.fold(self.lag_s)
         else:
             patience = self._timing.time_to_live  # as long as a part may take on a slow line

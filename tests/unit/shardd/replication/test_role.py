@@ -14,6 +14,7 @@ from proto.ipc.control import ShardState
 from proto.model.replication import Replication
 from shardd.replication import folding, parts, role
 from shardd.replication.attach import Mismatch
+from shardd.replication.messages import Answer, Apply, Restore
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.read_ahead import MOST
 from shardd.replication.states import ReplicaState
@@ -123,6 +124,37 @@ async def test_a_replaced_holder_is_over_and_its_differing_tail_is_set_aside(tmp
         await pair.silence()
         await one.open()
         assert one.contents() == {"a": [1, "of two"]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stop_during_a_restore_keeps_the_position_of_the_restored_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would take them for frames of this machine alone, and set them aside."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.holder)
+        await two.take_over()
+        await two.write("a", "of two")
+        await one.write("a", "of one")
+        one.stop()
+        one.start()
+        carry, stopped = one.local.carry, threading.Event()
+
+        def carried(request: Apply | Restore) -> Answer:
+            answer = carry(request)
+            if isinstance(request, Restore):
+                trio.from_thread.run_sync(one.stop)
+                stopped.set()
+            return answer
+
+        monkeypatch.setattr(one.local, "carry", carried)
+        await pair.until(lambda: stopped.is_set() and not one.running)
+        assert one.role.kept_no() == one.local.last_no
         nursery.cancel_scope.cancel()
 
 
