@@ -239,7 +239,7 @@ class BucketStore:
         if isinstance(error, FileNotFoundError | self._errors.NotFoundError):
             return Absent(f"{where} does not exist")
         denied = (PermissionError, self._errors.PermissionDeniedError, self._errors.UnauthenticatedError)
-        if isinstance(error, denied) or code in (401, 403) or _CREDENTIALS.search(text):
+        if isinstance(error, denied) or code in (401, 403) or _CREDENTIALS.search(self._without_names(text, name)):
             return Refused(
                 f"{where}: the store refused the credentials; check the store's environment variables and the rights "
                 f"to read, write, list and delete: {_short(error)}"
@@ -249,6 +249,12 @@ class BucketStore:
         if not writes or _UNSENT.search(text):
             return Unreachable(f"{where}: the store cannot be reached; it is asked again: {_short(error)}")
         return UnknownOutcome(f"{where}: no valid answer to a write, which may have taken effect: {_short(error)}")
+
+    def _without_names(self, text: str, name: str) -> str:
+        """An error's text without names of the operator, such as that of the bucket, that read as a refusal."""
+        for each in (*self.url.partition("://")[2].split("/"), name):
+            text = text.replace(each, "") if _CREDENTIALS.search(each) else text
+        return text
 
 
 _STATUS = re.compile(r"status code: (\d\d\d)")

@@ -258,3 +258,11 @@ def test_a_bucket_without_a_server_is_unreachable(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     with pytest.raises(Unreachable, match="cannot be reached"):
         open_store("s3://bucket/prefix").create("name", b"x")
+
+
+def test_an_error_that_has_a_name_of_the_operator_in_it_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        open_store("s3://our-credentials/of/Credentials").get("credential")
