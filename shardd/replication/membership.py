@@ -166,9 +166,10 @@ class Membership:
         self._known = dict(members)
         lasting = [Member(m.machine, m.nonce, m.address, m.key, m.endpoint) for m in members.values()]
         if lasting != self._told:
-            self._told = lasting
             _log.info("members", machines=[each.address for each in lasting])
-            await self._heard(self._known, self._numbers)
+            with trio.CancelScope(shield=True):  # of the end of a look: they would count as reported
+                await self._heard(self._known, self._numbers)
+            self._told = lasting
 
     async def _number(self) -> None:
         """Give this machine a number, and read those of the others whenever one is lacking."""

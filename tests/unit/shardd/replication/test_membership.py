@@ -149,6 +149,21 @@ async def test_a_look_may_take_longer_than_a_third_of_the_time_to_live() -> None
         await until(lambda: written(store, "a").beat > 2)
 
 
+async def test_members_count_as_reported_when_they_were() -> None:
+    """A look may end while it reports them."""
+    store = bucket()
+    async with running(store) as (membership, heard):
+        await heard.until("a")
+
+        async def slowly(members: Mapping[str, Member], numbers: Mapping[str, int]) -> None:
+            await trio.sleep(0.25)  # longer than a look may take
+            await heard(members, numbers)
+
+        membership._heard = slowly
+        publish(store, member("b"))
+        await heard.until("a", "b")
+
+
 async def test_nothing_is_written_into_the_bucket_of_another_service() -> None:
     for store in (bucket(CREATED_MS + 1), MemoryStore()):
         async with running(store):
