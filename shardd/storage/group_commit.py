@@ -317,7 +317,8 @@ class Commits:
         synced_no = self._wal.synced_no
         given_up = [change for change in self._waiting if change.number > synced_no]
         self._waiting = deque(change for change in self._waiting if change.number <= synced_no)
-        numbers = {change.number for change in given_up}
+        # One without a frame has the number of another change's frame, which may be acknowledged.
+        numbers = {change.number for change in given_up if change.logged}
         try:
             self._wal.rescue(lambda number: number not in numbers)
             self._rescue = (synced_no, self._wal.synced_no)

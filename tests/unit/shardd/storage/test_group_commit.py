@@ -139,6 +139,23 @@ def test_a_failed_sync_fails_those_who_waited_and_keeps_what_was_acked(shard: Ha
         assert [r["data"] for r in again.everything("fast")] == ["acked"]
 
 
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_change_without_a_frame_that_is_given_up_takes_no_other_frame_with_it(shard: Harness, survival: str) -> None:
+    shard.call("configure", "brief", {"durability": "ephemeral"})
+    waiting = [shard.send("append", "brief", {"records": [{"data": 1}]})]
+    shard.append("fast", "acked")
+    waiting.append(shard.send("append", "brief", {"records": [{"data": 2}]}))
+    shard.shard.flush()
+    shard.disk.faults[len(shard.disk.calls)] = EIO  # type: ignore[attr-defined]
+    shard.shard.commits.sync_now()
+    assert all(getattr(shard.replies[ident], "error", None) is not None for ident in waiting)
+    shard.append("fast", "more")
+    shard.shard.commits.sync_now()
+    for seed in range(8):
+        again = shard.restarted(shard.disk.after_crash(survival, seed))  # type: ignore[attr-defined]
+        assert [r["data"] for r in again.everything("fast")] == ["acked", "more"]
+
+
 def test_a_sync_that_keeps_failing_makes_the_shard_read_only(shard: Harness) -> None:
     shard.append("fast", "acked")
     shard.disk.fail["sync"] = EIO  # type: ignore[attr-defined]
