@@ -170,15 +170,20 @@ class Commits:
         now = self._clock.monotonic()
         write_ms = round((now - start) * 1000, 3)
         timing, safe_no = Timing(write_ms), self.safe_no
+        in_vain: list[Change] = []
         for change in staged:
             # One without a frame may be safe already. No sync would follow, since its topic may have waited for a frame
             # that was not written.
-            if change.requires_sync and change.number > safe_no:
+            if not change.requires_sync or change.number <= safe_no:
+                change.commit(timing)
+            elif change.number > self._wal.synced_no and not self._wal.syncable:
+                in_vain.append(change)
+            else:
                 assert not self._waiting or self._waiting[-1].number <= change.number, "commits keep the log's order"
                 change.written_at, change.write_ms = now, write_ms
                 self._waiting.append(change)
-            else:
-                change.commit(timing)
+        if in_vain:
+            _undo_all(in_vain, self._failure(WalError("no sync of the write-ahead log will follow")))
         self.depth_peak = max(self.depth_peak, len(self._waiting))
         self._work.set()
         if self._sync_awaited:
@@ -215,7 +220,7 @@ class Commits:
                 self._work = trio.Event()
                 self._urgent = trio.Event()
                 self._urged = False
-                if self._wal.dirty and self._wal.read_only is None:
+                if self._wal.syncable:
                     await self._sync(thread)
 
     async def _pause(self, window_ends: float) -> None:
@@ -255,7 +260,7 @@ class Commits:
         """Write and sync in this thread. Blocks. For callers without an event loop, for the stop, and after `idle`: two
         syncs at once would end in any order."""
         self.flush()
-        if self._wal.dirty and self._wal.read_only is None:
+        if self._wal.syncable:
             job = self._wal.begin_sync()
             self._begin_round()
             start = self._clock.monotonic()
@@ -283,7 +288,7 @@ class Commits:
             self._drop_round()
         if error is not None:
             self._failed(error)
-        if not self._wal.dirty and self._wal.read_only is None:
+        if not self._wal.dirty:
             # All visible changes are synced now, if need be after they were written to a new file.
             self._begin_round()
             self._end_round()

@@ -136,6 +136,8 @@ class Wal:
         self.next_no = next_no
         self.synced_no = next_no - 1
         self.read_only: str | None = None
+        self._unsyncable = False
+        """A sync failed, and so did the rescue. A later sync would succeed without the frames of that one."""
         self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
@@ -154,6 +156,12 @@ class Wal:
     def dirty(self) -> bool:
         """True if frames are written that no sync covers."""
         return bool(self._unsynced)
+
+    @property
+    def syncable(self) -> bool:
+        """True if frames are written that no sync covers, and one still can. That is so in a read-only log, too, if a
+        failed write could not be cut back: a start cuts off what follows the last whole frame."""
+        return self.dirty and not self._unsyncable
 
     @property
     def bytes_written(self) -> int:
@@ -324,6 +332,7 @@ class Wal:
             self._disk.replace(temporary, path)
             self._disk.sync_dir(self._directory)
         except OSError as error:
+            self._unsyncable = True
             self._stop(f"a sync of the log failed, and so did writing a new file ({error.strerror or error})")
             raise WalError("the write-ahead log could not be rescued", error) from error
         self._file.close()

@@ -46,8 +46,8 @@ MUTANTS = (
         (
             Edit(
                 "shardd/storage/group_commit.py",
-                "            if change.requires_sync and change",
-                "            if False and change",
+                "                if not change.requires_sync or change",
+                "                if True or change",
             ),
         ),
     ),

@@ -118,6 +118,30 @@ def test_a_failed_write_that_cannot_be_cut_back_makes_the_shard_read_only(shard:
 
 
 @pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+@pytest.mark.parametrize("again", [None, EIO])
+def test_a_write_that_waits_is_answered_also_if_a_later_one_makes_the_shard_read_only(
+    shard: Harness, survival: str, again: OSError | None
+) -> None:
+    """The log has part of the later one behind it, which a start cuts off."""
+    waiting = shard.send("append", "safe", {"records": [{"data": "waits"}]})
+    shard.append("fast", "acked")
+    shard.disk.faults[len(shard.disk.calls)] = 40  # type: ignore[attr-defined]
+    shard.disk.fail["truncate"] = EIO  # type: ignore[attr-defined]
+    assert shard.reply("append", "fast", {"records": [{"data": "lost"}]}).error is not None
+    shard.disk.fail.clear()  # type: ignore[attr-defined]
+    assert waiting not in shard.replies
+    if again is not None:
+        shard.disk.faults[len(shard.disk.calls)] = again  # type: ignore[attr-defined]
+    shard.shard.commits.sync_now()
+    assert (getattr(shard.replies[waiting], "error", None) is None) is (again is None)
+    assert shard.call("stats")["wal"]["read_only"] == 1
+    for seed in range(8):
+        found = shard.restarted(shard.disk.after_crash(survival, seed))  # type: ignore[attr-defined]
+        assert [r["data"] for r in found.everything("fast")] == ["acked"]
+        assert [r["data"] for r in found.everything("safe")] == (["waits"] if again is None else [])
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
 def test_a_failed_sync_fails_those_who_waited_and_keeps_what_was_acked(shard: Harness, survival: str) -> None:
     shard.append("safe", "old")
     waiting = shard.send("append", "safe", {"records": [{"data": "given up"}]})
@@ -166,6 +190,23 @@ def test_a_sync_that_keeps_failing_makes_the_shard_read_only(shard: Harness) -> 
     assert reply.error.detail == {"reason": "read_only"}
     assert [r["data"] for r in shard.everything("fast")] == ["acked"]
     assert [r["data"] for r in shard.restarted().everything("fast")] == ["acked"]
+
+
+def test_where_no_sync_will_follow_a_change_that_would_wait_for_one_is_refused(shard: Harness) -> None:
+    for topic in ("brief", "other"):
+        shard.append(topic, 1, config={"durability": "ephemeral"})
+    shard.disk.fail["sync"] = EIO  # type: ignore[attr-defined]
+    assert shard.reply("configure", "brief", {"cap_records": 10}).error is not None
+    shard.disk.fail.clear()  # type: ignore[attr-defined]
+    idents = [shard.send("append", "brief", {"records": [{"data": data}]}) for data in ("refused", "too")]
+    shard.append("other", 2)
+    for ident in idents:
+        error = getattr(shard.replies[ident], "error", None)
+        assert error is not None
+        assert error.detail == {"reason": "read_only"}
+    assert shard.call("state", "brief")["config"]["cap_records"] != 10
+    assert [r["data"] for r in shard.everything("brief")] == [1]
+    assert [r["data"] for r in shard.everything("other")] == [1, 2]
 
 
 @pytest.mark.parametrize("survival", ["process", "drop", "tear"])
