@@ -53,6 +53,8 @@ class Deletes:
         before_seq, match, bound = what
         now = self._staging.clock.now_ms()
         topic.expire(now)
+        if match is not None:
+            topic.records.look(before_seq, match, bound)  # what cannot be read is found before anything is logged
         durability = topic.assigned_config.durability
         frame = RecordsDeleted(before_seq, match, bound, now + topic.position.ahead_ms)
         change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)

@@ -27,7 +27,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
 from shardd.storage.change import Change, Timing
 from shardd.storage.disk import is_full
-from shardd.storage.indivisible import Undone, indivisible
+from shardd.storage.indivisible import Undone, indivisible, strictly_indivisible
 from shardd.storage.log_events import LogEvents
 from shardd.storage.sync_thread import SyncThread
 from shardd.storage.wal import SyncJob, Wal, WalError
@@ -171,17 +171,18 @@ class Commits:
         write_ms = round((now - start) * 1000, 3)
         timing, safe_no = Timing(write_ms), self.safe_no
         in_vain: list[Change] = []
-        for change in staged:
-            # One without a frame may be safe already. No sync would follow, since its topic may have waited for a frame
-            # that was not written.
-            if not change.requires_sync or change.number <= safe_no:
-                change.commit(timing)
-            elif change.number > self._wal.synced_no and not self._wal.syncable:
-                in_vain.append(change)
-            else:
-                assert not self._waiting or self._waiting[-1].number <= change.number, "commits keep the log's order"
-                change.written_at, change.write_ms = now, write_ms
-                self._waiting.append(change)
+        with strictly_indivisible:
+            for change in staged:
+                # One without a frame may be safe already. No sync would follow, since its topic may have waited for a
+                # frame that was not written.
+                if not change.requires_sync or change.number <= safe_no:
+                    change.commit(timing)
+                elif change.number > self._wal.synced_no and not self._wal.syncable:
+                    in_vain.append(change)
+                else:
+                    assert not self._waiting or self._waiting[-1].number <= change.number, "commits are in log order"
+                    change.written_at, change.write_ms = now, write_ms
+                    self._waiting.append(change)
         if in_vain:
             _undo_all(in_vain, self._failure(WalError("no sync of the write-ahead log will follow")))
         self.depth_peak = max(self.depth_peak, len(self._waiting))
@@ -314,9 +315,10 @@ class Commits:
 
     def _commit_safe(self, now: float) -> None:
         safe_no = self.safe_no
-        while self._waiting and self._waiting[0].number <= safe_no:
-            change = self._waiting.popleft()
-            change.commit(Timing(change.write_ms, round((now - change.written_at) * 1000, 3)))
+        with strictly_indivisible:
+            while self._waiting and self._waiting[0].number <= safe_no:
+                change = self._waiting.popleft()
+                change.commit(Timing(change.write_ms, round((now - change.written_at) * 1000, 3)))
 
     def _failed(self, error: OSError) -> None:
         synced_no = self._wal.synced_no

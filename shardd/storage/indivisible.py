@@ -7,7 +7,8 @@ An exception that leaves such a block in the middle leaves memory half changed. 
 must end: a start reads the memory back from the files. Outside of these blocks an exception fails only its request.
 
 A `TopicsError` or a `SegmentError` may leave a block: the statement that raises it has changed nothing half. So may
-`Undone`.
+`Undone`. Nothing may leave a block of `strictly_indivisible`: one in which changes become visible. Those behind the one
+that fails are in the log, and would be neither visible nor undone.
 
 A process is one shard, so there is one object for all blocks. Blocks may be nested.
 """
@@ -45,4 +46,18 @@ class Indivisible:
             self.broken = True
 
 
+class StrictlyIndivisible:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            indivisible.broken = True
+
+
 indivisible = Indivisible()
+strictly_indivisible = StrictlyIndivisible()

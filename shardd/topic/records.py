@@ -8,7 +8,7 @@ Only this module writes the fields of `Records`. `shardd.topic.log_position` has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -295,31 +295,41 @@ class Records:
         """Remove the live records with seq < `before_seq` and < `bound` and a matching tag; None sets no condition.
         Returns their number. Raises `SegmentError`."""
         before = self.count
-        end = bound if before_seq is None else min(bound, before_seq)
+        end = _end_of(before_seq, bound)
         if match is None:
             self.cut_below(end)
         else:
             self._delete_matching(match, end)
         return before - self.count
 
+    def look(self, before_seq: int | None, match: Match, bound: int) -> None:
+        """Read what such a deletion reads. Raises `SegmentError`."""
+        index = self.index()
+        for batch in self._carrying(index, _tags_of(match, index), _end_of(before_seq, bound)):
+            if batch.buffer is None:
+                batch.columns()
+
     def _delete_matching(self, match: Match, end: int) -> None:
         index = self.index()
         self.holes += 1
-        op, text = match
-        tags = index.equal(text) if op == "Eq" else index.starting_with(text)
-        done = 0
-        for seq in index.places(tags):
-            place = self.sequence.place(seq)
-            if place < 0 or not done < seq < end or self.batches[place].last_seq < seq:
-                continue  # its batch was removed, was merged with the one before, or comes later
-            batch = self.batches[place]
-            done = batch.last_seq
+        tags = _tags_of(match, index)
+        for batch in self._carrying(index, tags, end):
             chosen = carriers(batch.columns(), tags, batch.start, min(batch.count, end - batch.first_seq))
             if chosen:
                 self._counted(batch, batch.delete, chosen)
         if end > index.upto:
             index.forget(tags)
         self._move_floor()
+
+    def _carrying(self, index: TagIndex, tags: Set[bytes], end: int) -> Iterator[Batch]:
+        """The batches that may have records before seq `end` with one of these tags."""
+        done = 0
+        for seq in index.places(tags):
+            place = self.sequence.place(seq)
+            if place < 0 or not done < seq < end or self.batches[place].last_seq < seq:
+                continue  # its batch was removed, was merged with the one before, or comes later
+            done = self.batches[place].last_seq
+            yield self.batches[place]
 
     def delete_seqs(self, seqs: Sequence[int]) -> None:
         """Remove the records with these seqs, which are ascending and distinct. Seqs that are gone change nothing."""
@@ -393,6 +403,16 @@ class Records:
         if gap is not None:
             upto = min(upto, gap - 1)
         return self.sequence.window(start_seq, limit, budget, upto)
+
+
+def _end_of(before_seq: int | None, bound: int) -> int:
+    """The seq before which a deletion ends."""
+    return bound if before_seq is None else min(bound, before_seq)
+
+
+def _tags_of(match: Match, index: TagIndex) -> Set[bytes]:
+    op, text = match
+    return index.equal(text) if op == "Eq" else index.starting_with(text)
 
 
 def last_live_before(front: Batch, start: int) -> int | None:

@@ -8,6 +8,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode
 from shardd.delivery.scheduler import SLICE
 from shardd.operations import tag_indexing
+from shardd.storage.indivisible import indivisible
 from shardd.topic import tag_index
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
@@ -166,3 +167,28 @@ def test_damage_is_found_before_anything_is_logged(monkeypatch: pytest.MonkeyPat
     assert str(path) not in error.message
     assert shard.call("stats")["wal"]["frames_total"] == before
     assert shard.append("b", 1)["count"] == 1
+
+
+@pytest.mark.parametrize("match", ["t1", ["tag", "Glob", "t*"]], ids=["at once", "after sorting"])
+def test_damage_since_the_index_was_made_is_found_before_anything_is_logged(
+    monkeypatch: pytest.MonkeyPatch, match: object
+) -> None:
+    monkeypatch.setattr(tag_indexing, "AT_ONCE", 1)
+    disk = FaultDisk()
+    shard = large(disk, cache_bytes=0)
+    for _ in range(2):
+        shard.shard.commits.sync_now()
+        shard.shard.checkpoint_now()
+    finish(shard, shard.send("delete_records", "a", {**HALF, "before_seq": 50}))
+    path = next(path for path in disk.names if path.suffix == ".data")
+    for place in range(64, len(disk.names[path].data), 8):
+        disk.names[path].data[place] ^= 1
+    shard.shard.checkpoints.inventory.parts.drop(path)
+    before = shard.call("stats")["wal"]["frames_total"]
+    error = finish(shard, shard.send("delete_records", "a", {"match": match})).error
+    assert error is not None
+    assert error.code == ErrorCode.NOT_READY
+    assert shard.call("stats")["wal"]["frames_total"] == before
+    assert not indivisible.broken
+    assert shard.append("b", 1)["count"] == 1
+    assert "a" in shard.restarted().shard.directory.visible

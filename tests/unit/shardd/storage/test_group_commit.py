@@ -13,6 +13,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode
 from shardd.storage import sync_thread
+from shardd.storage.change import Change, Timing
+from shardd.storage.errors import SegmentError
+from shardd.storage.indivisible import indivisible
 from tests.support.fault_disk import FaultFile
 from tests.support.harness import Harness
 
@@ -259,6 +262,26 @@ def test_a_failed_sync_right_after_a_rotation_loses_nothing_acked(survival: str)
         found = [int(str(r["data"]).rstrip("x")) for r in shard.restarted(disk).everything("fast")]
         assert found == acked[: len(found)]
         assert len(found) == 40 or survival != "process"
+
+
+class _Failing(Change, eq=False):
+    def commit(self, timing: Timing) -> None:
+        raise SegmentError("a file cannot be read")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_error_of_any_kind_while_changes_become_visible_ends_the_process(
+    shard: Harness, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(indivisible, "broken", False)
+    shard.send("append", "safe", {"records": [{"data": 1}]})
+    commits = shard.shard.commits
+    commits.stage(_Failing(requires_sync=waits))
+    if waits:
+        commits.flush()
+    with pytest.raises(SegmentError):
+        commits.sync_now()
+    assert indivisible.broken
 
 
 SYNC_S = 0.01
