@@ -321,6 +321,7 @@ def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
 
 def _copied(shard: Shard, topic: Topic) -> Topic:
     copy = copied_topic(topic, shard.directory.new_id())
+    copy.position.logged_upto(topic.position.logged_seq)
     size = 0
     for batch in topic.records.batches:
         copy.records.restore(copied_batch(batch))

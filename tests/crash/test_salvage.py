@@ -290,3 +290,19 @@ def test_killed_before_any_disk_call_what_is_foreign_is_neither_taken_nor_remove
         assert not FOREIGN & {each for each in data if isinstance(each, int)}
         assert [[a, b] for a, b, _ in gaps] == lost, f"killed before call {crash_at}"
         assert foreign in [bytes(node.data) for node in after.names.values()], f"killed before call {crash_at}"
+
+
+def test_records_that_an_ephemeral_topic_has_from_another_class_stay() -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    for number in range(3):
+        shard.append("bad", number, config=DURABLE)
+        checkpoint(shard)
+    shard.call("configure", "bad", {"durability": "ephemeral"})
+    shard.append("bad", "brief")
+    checkpoint(shard)
+    (path,) = segments(disk)
+    disk.names[path].data[100] ^= 1
+    found = run(disk)
+    assert (found["kind"], found["lost"], found["kept"]) == ("salvaged", [[2, 2]], 2)
+    assert records(Harness(disk, **LIMITS))[0] == [0, 2]
