@@ -57,7 +57,7 @@ class Routers:
             return restore.take(self._pull(lane)) or restore.looked(self._around(restore), self._around(restore))
         except TopicsError as error:
             if error.code is not ErrorCode.TOPIC_NOT_FOUND:
-                raise
+                raise RecoveryError(f'topic "{restore.name}": {error.message}') from error  # a source cannot be read
             restore.source_gone()
             return True
 

@@ -4,8 +4,8 @@
     reshard/old-NN      the old shards, after they have been replaced
     reshard.json        {"shards": N}: the new shards are whole; from now on the only way is forward
 
-1  make       reshard/ is emptied; every topic and watch session is copied into its new shard, topics a piece at a
-               time; synced
+1  make       reshard/ is emptied; copies of routers that no file has are made again, in memory; every topic and watch
+               session is copied into its new shard, topics a piece at a time; synced
 2  decide     reshard.json: written, synced, renamed, directory synced
 3  exchange   for each shard: the old one is moved aside, the new one to its place; directories synced
 4  manifest   gets the new number
@@ -31,6 +31,7 @@ from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.slices import exhaust
 from shardd.checkpoint.snapshot import FIELDS, dump, exact, load
 from shardd.clock import Clock
+from shardd.offline.offline_routers import Routers
 from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import ASIDE
@@ -124,6 +125,7 @@ class Reshard:
                     f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
                     "it belongs, and move it out of the data directory first"
                 )
+        Routers(sources).derive()
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
         # Ids start above every earlier id and epoch, so that a later topic of an old name has a higher epoch.

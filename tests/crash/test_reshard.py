@@ -18,6 +18,7 @@ from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage import catalog
 from tests.support.fault_disk import Crash, FaultDisk, Node, Survival
 from tests.support.harness import FakeClock, Harness
+from tests.support.routed import Net
 
 DATA = Path("/data")
 LIMITS: dict[str, Any] = {"segment_max_events": 10, "cache_bytes": 0}
@@ -133,6 +134,26 @@ def test_the_leases_of_a_queue_move_with_it(durable: bool) -> None:
     }
     assert moved.call("claim", "q", {"node": "v"})["claimed"][0]["deliveries"] == 2
     assert moved.call("ack", "q", {"node": "w", "seqs": [1], "lease_ids": [token]})["acked"] == 1
+
+
+def test_after_a_power_cut_a_destination_has_its_copies_and_gives_no_seq_again() -> None:
+    net = Net(1, **LIMITS)
+    net.router("r", "source", "dest")
+    net.of("source").append("source", 1, 2)
+    net.settle()
+    assert net.of("dest").append("dest", "seen")["first_seq"] == 3
+    disk = net.shards[0].disk
+    assert isinstance(disk, FaultDisk)
+    file = disk.create(DATA / MANIFEST)
+    file.write([json.dumps({"format": 1, "shards": 1, "created_ms": 5}).encode()])
+    file.sync()
+    disk.sync_dir(DATA)
+    after = disk.after_crash("drop")
+    assert reshard(after, 2) == 2
+    moved = Harness(after, FakeClock(), DATA / shard_name(shard_of("dest", 2)), **LIMITS)
+    dest = moved.shard.directory.find("dest")
+    assert [(batch.first_seq, batch.count) for batch in dest.records.batches] == [(1, 2)]
+    assert dest.position.next_seq > 3
 
 
 def test_the_same_number_changes_nothing() -> None:
