@@ -11,6 +11,10 @@ part that it needs, up to the moment. Without any manifest the log has to begin 
     one                     a hole in the log after it   REFUSE, unless the moment is before the hole
     one                     its log ends before upto_no  REFUSE: parts were deleted by hand
 
+Frames are not in the order of their times: a topic's time may be ahead of the clock. So the log is taken up to its last
+frame that is not later than the moment, and `shardd.offline.rewind` cuts each topic at its own time. That frame is
+looked for up to the next manifest, which was made after the moment, or to a hole behind a frame that is later.
+
 The caller gives a directory that nothing else uses, and removes it if this fails. So nothing is synced here.
 """
 
@@ -25,6 +29,7 @@ from typing import Any
 from proto.model.limits import Limits
 from shardd.offline.reshard import shard_name
 from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of, write_all
+from shardd.replication.manifests import Head
 from shardd.replication.parts import HEADER_SIZE, Part, places
 from shardd.replication.store import Store
 from shardd.storage.disk import Disk, File
@@ -72,25 +77,26 @@ class _Shard:
     def run(self, until_ms: int | None) -> Iterator[int]:
         """Yields the bytes of each piece."""
         self._disk.make_dir(self._path / "wal")
-        manifest = self._choose(until_ms)
+        manifest, last = self._choose(until_ms)
         if manifest is not None:
             yield from self._browser.copy_files(manifest, self._disk, self._path, self._cold, sync=False)
-        yield from self._log(manifest, until_ms)
+        yield from self._log(manifest, until_ms, last)
 
-    def _choose(self, until_ms: int | None) -> ManifestAt | None:
-        oldest = None
+    def _choose(self, until_ms: int | None) -> tuple[ManifestAt | None, int | None]:
+        """The manifest to begin with, and the last part that may have frames from before the moment; None: any may."""
+        later: list[Head] = []
         for number, head in self._browser.heads():
             if isinstance(head, str):
                 raise Damaged(f"{self._browser.names.manifest(number)}: {head}. Put it back, or delete it")
             if until_ms is None or head.upto_ms <= until_ms:
-                return self._browser.manifest(number)
-            oldest = head
-        if oldest is not None and not self._whole():
+                return self._browser.manifest(number), _part_of(later)
+            later.append(head)
+        if later and not self._whole():
             raise Damaged(
-                f"{self._browser.names.prefix}: the bucket reaches back to {oldest.upto_ms} ms since 1970 only; "
+                f"{self._browser.names.prefix}: the bucket reaches back to {later[-1].upto_ms} ms since 1970 only; "
                 "ask for a later time"
             )
-        return None
+        return None, _part_of(later)
 
     def _whole(self) -> bool:
         """True if the log in the bucket begins with frame 1."""
@@ -101,31 +107,34 @@ class _Shard:
             first += 1  # fences are never removed, and have no frames
         return first > 1
 
-    def _log(self, manifest: ManifestAt | None, until_ms: int | None) -> Iterator[int]:
+    def _log(self, manifest: ManifestAt | None, until_ms: int | None, last: int | None) -> Iterator[int]:
         head = None if manifest is None else manifest.head
         first = 1 if head is None else head.first_part
         begin = 0 if head is None else head.frame_no
-        numbers = self._browser.numbers(first)
+        numbers = [number for number, _ in self._browser.numbers(first) if last is None or number <= last]
         log = _LogFiles(self._disk, self._path / "wal", self._file_bytes)
         before: Part | None = None
-        last_no = begin
+        last_no, passed = begin, False
         try:
-            for part, frames in self._browser.parts(number for number, _ in numbers):
+            for part, frames in self._browser.parts(numbers):
                 self._check(first if before is None else before.number + 1, last_no, part)
                 before, last_no = part, max(last_no, part.last_no if part.has_frames else 0)
-                if until_ms is not None and part.first_ms > until_ms:
-                    break
                 end, upto_no = len(frames), part.last_no if part.has_frames else last_no
-                if until_ms is not None and part.last_ms > until_ms:
-                    end, upto_no = _upto(part, frames, until_ms)
-                log.write(part.first_no, frames[:end])
-                self.fetched.part, self.fetched.frame_no = part.number, upto_no
-                self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
-                yield end
-                if end < len(frames):
-                    break
+                if part.has_frames:
+                    if until_ms is not None and not 0 < part.last_ms <= until_ms:
+                        end, upto_no = _upto(part, frames, until_ms, 0 if head is None else head.upto_no)
+                    log.write(part.first_no, frames, end)
+                    passed = end < len(frames)
+                if end or not passed:
+                    self.fetched.part, self.fetched.frame_no = part.number, upto_no
+                    self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
+                yield len(frames)
+        except Damaged:
+            if not passed:
+                raise
         finally:
             log.close()
+        log.cut()
         least = 0 if head is None else min(head.upto_no, _last_no(self._browser, head.part))
         if head is not None and max(self.fetched.frame_no, begin) < least:
             raise Damaged(
@@ -149,18 +158,23 @@ def _last_no(browser: Browser, number: int) -> int:
     return browser.header(number).last_no if number else 0
 
 
-def _upto(part: Part, frames: memoryview, until_ms: int) -> tuple[int, int]:
-    """Bytes and last number of the frames of a part that are not later than a moment."""
+def _part_of(later: list[Head]) -> int | None:
+    """The part after which all frames are later than a moment, by the manifests that are."""
+    return min(later, key=lambda head: head.upto_ms).part if later else None
+
+
+def _upto(part: Part, frames: memoryview, until_ms: int, least_no: int) -> tuple[int, int]:
+    """Bytes and last number of the frames of a part up to the last one that is not later than a moment, or has a number
+    up to `least_no`."""
     end, last_no = 0, part.first_no - 1
     for number, ts_ms, at in places(frames):
-        if ts_ms > until_ms:
-            break
-        end, last_no = at, number
+        if 0 < ts_ms <= until_ms or number <= least_no:
+            end, last_no = at, number
     return end, last_no
 
 
 class _LogFiles:
-    """Log files that are filled one after the other."""
+    """Log files that are filled one after the other, then cut off behind the last frame that is to stay."""
 
     def __init__(self, disk: Disk, directory: Path, most_bytes: int) -> None:
         self._disk = disk
@@ -168,18 +182,31 @@ class _LogFiles:
         self._most_bytes = most_bytes
         self._file: File | None = None
         self._size = 0
+        self._paths: list[Path] = []
+        self._stay = (0, 0)
+        """How many files stay, and bytes of the last of them."""
 
-    def write(self, first_no: int, frames: memoryview) -> None:
-        if not frames:
-            return
-        path = self._directory / file_name(first_no)
+    def write(self, first_no: int, frames: memoryview, end: int) -> None:
+        """Append frames. The first `end` bytes of them are to stay, with all before them; none are if that is 0."""
         if self._file is None or self._size >= self._most_bytes:
             self.close()
-            self._file, self._size = self._disk.create(path), 0
-        write_all(self._file, frames, path)
+            self._paths.append(self._directory / file_name(first_no))
+            self._file, self._size = self._disk.create(self._paths[-1]), 0
+        write_all(self._file, frames, self._paths[-1])
+        if end:
+            self._stay = len(self._paths), self._size + end
         self._size += len(frames)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def cut(self) -> None:
+        count, size = self._stay
+        for path in self._paths[count:]:
+            self._disk.remove(path)
+        if count:
+            file = self._disk.open(self._paths[count - 1])
+            file.truncate(size)
+            file.close()

@@ -59,6 +59,45 @@ def test_a_moment_before_the_first_checkpoint_is_restored_from_the_log(shard: Sh
     assert contents(restored(shard, moment)) == there
 
 
+def test_a_topic_whose_time_is_ahead_costs_the_others_nothing(shard: Shipped) -> None:
+    """Its frames, which may begin a part or be a part, have times after the moment. So has the log before `upto_no`."""
+    shard.append("ahead", 0)
+    shard.shard.directory.find("ahead").position.clock_set(shard.clock.now_ms() - 3_600_000)
+    moments = []
+    for round_ in range(4):
+        for number in range(6):
+            shard.append("ahead", number, round_)
+            if number % 2:
+                shard.sync()
+                shard.ship()
+            shard.append("b", number, round_)
+            shard.sync()
+            shard.ship()
+            moments.append((shard.clock.now_ms(), shard.everything("b")))
+            shard.clock.advance(1000)
+        shard.shard.checkpoint_now()
+        shard.copy()
+    for moment, there in moments:
+        assert restored(shard, moment).everything("b") == there
+        assert restored(shard, moment + 500).everything("b") == there
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_a_moment_before_a_missing_part_does_not_need_it(shard: Shipped) -> None:
+    moments = []
+    for number in range(4):
+        shard.append("a", number)
+        shard.sync()
+        shard.ship()
+        moments.append((shard.clock.now_ms(), contents(shard)))
+        shard.clock.advance(1000)
+    del shard.store.objects[NAMES.part(4)]  # after the fence and the first two
+    assert contents(restored(shard, moments[0][0])) == moments[0][1]
+    for moment, _ in moments[1:]:
+        with pytest.raises(Damaged, match="4 to 4 are missing"):
+            restored(shard, moment)
+
+
 def test_a_moment_before_what_the_bucket_has_is_refused(shard: Shipped) -> None:
     for _ in range(3):
         for number in range(30):
