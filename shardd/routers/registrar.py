@@ -1,9 +1,10 @@
 """The registrar: checks changes of routers and carries them out in the shards, in a safe order. Shard 0 is it.
 
 A router is kept by the shard of its destination, but names, cycles and the cap concern all shards. So one shard makes
-all changes, one at a time, and knows the graph. It reads the graph from the shards at the first use, and again after a
-shard has been restarted or a change has ended in an unknown state. Its steps are requests to the shards, itself
-included (`shardd.process.peers`); it does not block its own shard while it waits for them.
+all changes, one at a time, and knows the graph. It reads the graph from the shards at the first use, again after a
+shard has been restarted or a change has ended in an unknown state, and before it refuses a router because of others: a
+shard may have removed those by itself. Its steps are requests to the shards, itself included
+(`shardd.process.peers`); it does not block its own shard while it waits for them.
 
 A request takes these states:
 
@@ -89,6 +90,8 @@ MOST_BYTES = 8 << 20
 """Bytes of the bodies of all requests that are not answered yet. One key may have half of them."""
 LEAST_BYTES = 4 << 10
 """Each request counts as at least this many."""
+BECAUSE_OF_OTHERS = (ErrorCode.THROTTLED, ErrorCode.TOPIC_EXISTS_INCOMPATIBLE, ErrorCode.ROUTER_CYCLE)
+"""Errors of a router that is refused because of the other ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,26 +225,11 @@ class Registrar:
     # What they do
 
     async def _put(self, name: str, patch: RouterPatch, taken: _Open) -> Reply:
-        key, deadline_ns = taken.key, taken.deadline_ns
+        deadline_ns = taken.deadline_ns
         async with self._graph.turn:
-            known = await self._graph.whole()
+            known, config = await self._allowed(name, patch, taken.key)
             self._begin(taken)
             current = known.get(name)
-            if current is not None:
-                _check_names(key, current.config)
-            config = apply(None if current is None else current.config, patch)
-            _check_names(key, config)
-            most = self._limits.max_routers
-            if current is None and most and len(known) >= most:
-                raise TopicsError(
-                    ErrorCode.THROTTLED,
-                    f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first",
-                    {"limit": "max_routers", "max": most},
-                    retry_after_ms=RETRY_AFTER_MS,
-                )
-            others = [other.config for other_name, other in known.items() if other_name != name]
-            check_fan_in(config, others, key)
-            check_cycle(config, others, key)
             made: list[str] = []
             try:
                 await self._make_topics(config, made, deadline_ns, create_dest=patch.create_dest is not False)
@@ -253,6 +241,41 @@ class Registrar:
                 raise
             known[name] = Known(config, made_ms)
             return reply
+
+    async def _allowed(self, name: str, patch: RouterPatch, key: Key) -> tuple[dict[str, Known], RouterConfig]:
+        """Return all routers, and this one as it will be. Raises as `_checked`, and `503`. Call it with the turn.
+
+        A refusal because of other routers rests on a graph that was read for it. A request that has not begun can
+        still be cancelled during that reading."""
+        known = await self._graph.whole()
+        try:
+            return known, self._checked(name, patch, known, key)
+        except TopicsError as error:
+            if error.code not in BECAUSE_OF_OTHERS:
+                raise
+        self._graph.forget()
+        known = await self._graph.whole()
+        return known, self._checked(name, patch, known, key)
+
+    def _checked(self, name: str, patch: RouterPatch, known: dict[str, Known], key: Key) -> RouterConfig:
+        """The router as it will be. Raises `400`, `403`, and the errors `BECAUSE_OF_OTHERS`: `409`, `429`."""
+        current = known.get(name)
+        if current is not None:
+            _check_names(key, current.config)
+        config = apply(None if current is None else current.config, patch)
+        _check_names(key, config)
+        most = self._limits.max_routers
+        if current is None and most and len(known) >= most:
+            raise TopicsError(
+                ErrorCode.THROTTLED,
+                f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first",
+                {"limit": "max_routers", "max": most},
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        others = [other.config for other_name, other in known.items() if other_name != name]
+        check_fan_in(config, others, key)
+        check_cycle(config, others, key)
+        return config
 
     async def _unmake(self, topics: list[str]) -> None:
         """Delete the topics made for a router that was refused, except those with records."""

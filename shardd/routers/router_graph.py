@@ -1,8 +1,9 @@
 """The router graph: the routers of all shards, as the registrar knows them (`shardd.routers.registrar`).
 
-It is read from the shards at the first use, and again after a shard has been restarted or a change has ended in an
-unknown state. A request that changes a router has the turn, so what is known changes only with the turn. If two have
-one name, because a change was interrupted, the reading deletes the older one.
+It is read from the shards at the first use, and again after a shard has been restarted, after a change has ended in an
+unknown state, and before a router is refused because of others. A request that changes a router has the turn, so what
+is known changes only with the turn. Only a router whose source is gone is removed by its shard itself. If two have one
+name, because a change was interrupted, the reading deletes the older one.
 
 A reading also ends the changes before it, of this registrar and of an earlier one, that may still be on their way:
 
