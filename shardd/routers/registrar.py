@@ -16,7 +16,7 @@ A request takes these states:
 
 A step that can still be left out has the deadline of the request, so it is not carried out after the asker has given
 the request up. A step that completes others, or takes them back, has a deadline of its own. The deletion of a topic
-that no router names waits for no turn.
+waits for no turn if no router names it, nor the one that is being made.
 
 If this process, or a shard, dies between two steps:
 
@@ -130,6 +130,8 @@ class Registrar:
         """By asker and id."""
         self._sizes: Counter[bytes] = Counter()
         """Bytes of the open requests by key."""
+        self._making: tuple[str, ...] = ()
+        """Source and destination of the router that the request with the turn makes; none while it makes none."""
 
     async def run(self, peers: Asking, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be the registrar until cancelled. A shard that does not run this refuses the requests."""
@@ -231,6 +233,7 @@ class Registrar:
             self._begin(taken)
             current = known.get(name)
             made: list[str] = []
+            self._making = config.source, config.dest
             try:
                 await self._make_topics(config, made, deadline_ns, create_dest=patch.create_dest is not False)
                 reply, made_ms = await self._route(name, current, config, deadline_ns)
@@ -239,6 +242,8 @@ class Registrar:
                 if is_certain(error):
                     await self._unmake(made)
                 raise
+            finally:
+                self._making = ()
             known[name] = Known(config, made_ms)
             return reply
 
@@ -346,7 +351,8 @@ class Registrar:
         return reply
 
     async def _delete_topic(self, topic: str, deletion: DeleteTopic, taken: _Open) -> Reply:
-        if not _naming(topic, await self._graph.glance()):
+        known = await self._graph.glance()
+        if topic not in self._making and not _naming(topic, known):
             self._begin(taken)
             return await self._graph.ask(topic, deletion, taken.deadline_ns)
         async with self._graph.turn:

@@ -379,16 +379,16 @@ async def test_a_refused_router_leaves_no_topic_that_was_made_for_it(two: Scene)
 
 
 class Gate:
-    """Stops the registrar before a step until it is opened."""
+    """Stops the registrar before a step, or before its answer, until it is opened."""
 
-    def __init__(self, at: Registry, op: str) -> None:
+    def __init__(self, at: Registry, op: str, when: When = "before") -> None:
         self.reached = trio.Event()
         self.open = trio.Event()
-        self._op = op
+        self._at = op, when
         at.others.meet = self._meet
 
     async def _meet(self, step: Step, when: When) -> None:
-        if (step.op, when) == (self._op, "before"):
+        if (step.op, when) == self._at:
             self.reached.set()
             await self.open.wait()
 
@@ -424,6 +424,27 @@ async def test_the_deletion_of_another_topic_waits_for_no_turn(two: Scene) -> No
         assert (await at.delete_topic(two.other))["deleted"] is True
         gate.open.set()
     assert at.routers() == {"r": (two.source, two.dest)}
+
+
+@pytest.mark.parametrize("which", ["source", "dest"])
+async def test_a_topic_whose_router_is_being_made_is_deleted_after_that_and_with_it(two: Scene, which: str) -> None:
+    at, gate = two.at, Gate(two.at, "router_put", "after")
+    answers: list[Any] = []
+
+    async def delete() -> None:
+        answers.append(await at.delete_topic(two.source if which == "source" else two.dest))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(at.put, "r", source=two.source, dest=two.dest))
+        await gate.reached.wait()
+        nursery.start_soon(delete)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open.set()
+    assert answers[0]["routers_removed"] == ["r"]
+    assert at.routers() == {}
+    at.others.steps.clear()
+    assert (await at.put("next", source=two.other, dest=two.dest))["created"] is True
+    assert "router_graph" not in at.others.ops, "the registrar knows that it is gone"
 
 
 async def test_a_look_at_the_graph_ends_no_change_that_is_made_meanwhile() -> None:
