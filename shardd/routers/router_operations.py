@@ -8,7 +8,6 @@ for a sync. Before a router is deleted, a checkpoint saves its copies, so they s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
@@ -33,13 +32,13 @@ from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_foun
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import RoutersChanged as RoutersFrame
+from shardd.routers.holds import Holds
 from shardd.routers.source import forwardable
 from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
 
-LONGEST_HOLD_S = 60.0
 LOOK = 4096
 """Topics visited between two breaks."""
 Waiter = Callable[[TopicsError | None], None]
@@ -53,7 +52,8 @@ class Routing:
         self._directory = staging.directory
         self.unsaved: list[Waiter] = []
         """The callbacks for the next checkpoint, which saves all present copies."""
-        self._holds: deque[tuple[float, Lane]] = deque()
+        self._holds = Holds(staging.clock)
+        self.expire = self._holds.expire
         self._saving: tuple[list[Waiter], list[Lane]] = [], []
         self._reading: Reading = (0, 0)
         """The latest reading of the routers that the registrar has begun."""
@@ -79,23 +79,17 @@ class Routing:
         name, config = options.router, from_map(options.config)
 
         def change(error: TopicsError | None) -> None:
+            if error is not None:
+                raise error
             topic = self._directory.assigned.get(config.dest)
-            lane = None if topic is None else topic.lane
-            try:
-                if error is not None:
-                    raise error
-                if topic is None:
-                    raise topic_not_found(config.dest)
-                self._put(topic, name, config, request, respond)
-            except Exception:
-                if lane is not None:
-                    lane.held = False
-                raise
+            if topic is None:
+                raise topic_not_found(config.dest)
+            self._put(topic, name, config, request, respond)
 
         topic = self._directory.assigned.get(config.dest)
         lane = None if topic is None else topic.lane
         if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options.epoch):
-            self._when_saved(lane, self._contained(request, respond, change))
+            self._when_saved(lane, request, respond, change)
         else:
             change(None)
 
@@ -134,16 +128,11 @@ class Routing:
         name = request.options.router
 
         def remove(error: TopicsError | None) -> None:
+            if error is not None:
+                raise error
+            self._check_reading(request.options.reading)
             topic = self._directory.assigned.get(request.topic)
             lane = None if topic is None else topic.lane
-            try:
-                if error is not None:
-                    raise error
-                self._check_reading(request.options.reading)
-            except TopicsError:
-                if lane is not None:
-                    lane.held = False
-                raise
             visible = None if topic is None else topic.lane_visible
             there = lane is not None and name in lane.routers
             if topic is None or lane is None or not (there or (visible is not None and name in visible.routers)):
@@ -155,7 +144,7 @@ class Routing:
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
-        self._when_saved(None if topic is None else topic.lane, self._contained(request, respond, remove))
+        self._when_saved(None if topic is None else topic.lane, request, respond, remove)
 
     def _check_reading(self, reading: Reading) -> None:
         """Raises `503` for a change that rests on an earlier reading than the latest: its registrar is gone or gave it
@@ -163,15 +152,25 @@ class Routing:
         if reading < self._reading:
             raise not_ready("the routers were read again before this change, which was not made", outcome="not_done")
 
-    def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
-        """Calls `then` when a checkpoint has saved every copy of the lane; at once if one has already."""
+    def _when_saved(
+        self, lane: Lane | None, request: Request[RouterPut] | Request[RouterDelete], respond: Respond, work: Waiter
+    ) -> None:
+        """Calls `work` when a checkpoint has saved every copy of the lane; at once if one has already. Raises `503` as
+        `_check_reading`."""
+        contained = self._contained(request, respond, work)
         if lane is None or not lane.unsaved or lane.held:
-            then(None)
-        else:
-            # On hold, the lane adds no copies, so the checkpoint saves all of them.
-            with indivisible:
-                self._hold(lane, True)
-                self.unsaved.append(then)
+            contained(None)
+            return
+
+        def then(error: TopicsError | None) -> None:
+            contained(error)
+            self._holds.release(lane, request)
+
+        self._check_reading(request.options.reading)
+        # On hold, the lane adds no copies, so the checkpoint saves all of them.
+        with indivisible:
+            self._holds.hold(lane, request)
+            self.unsaved.append(then)
 
     def drop(self, topic: Topic) -> None:
         """Removes the topic's routers, because their source no longer exists."""
@@ -198,7 +197,7 @@ class Routing:
         Options: `source`, `release`.
         """
         lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
-        unsaved = False
+        release, unsaved = request.options.release, False
 
         def held(error: TopicsError | None) -> None:
             if error is not None:
@@ -208,23 +207,15 @@ class Routing:
         with indivisible:
             for lane in lanes:
                 if lane.source == request.options.source:
-                    self._hold(lane, not request.options.release)
+                    if release:
+                        self._holds.release(lane)
+                    else:
+                        self._holds.hold(lane, request)
                     unsaved = unsaved or lane.unsaved
-            if unsaved and not request.options.release:
+            if unsaved and not release:
                 self.unsaved.append(self._contained(request, respond, held))
             else:
                 held(None)
-
-    def _hold(self, lane: Lane, held: bool) -> None:
-        lane.held = held
-        if held:
-            self._holds.append((self._staging.clock.monotonic(), lane))
-
-    def expire(self) -> None:
-        """Ends holds older than `LONGEST_HOLD_S`: the deletion they were made for has been given up."""
-        oldest = self._staging.clock.monotonic() - LONGEST_HOLD_S
-        while self._holds and self._holds[0][0] <= oldest:
-            self._holds.popleft()[1].held = False
 
     # Saving
 

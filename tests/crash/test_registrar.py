@@ -18,7 +18,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.names import shard_of
 from proto.model.router import RouterConfig, as_map
-from shardd.routers.router_operations import LONGEST_HOLD_S
+from shardd.routers.holds import LONGEST_HOLD_S
 from tests.support.registrar import Registry, Step, When, registry
 from tests.support.routed import Net
 

@@ -54,7 +54,6 @@ WITHOUT: set[str] = {
     "shardd/replication/log_reader.py",
     "shardd/replication/objects.py",
     "shardd/routers/copy_recovery.py",
-    "shardd/routers/router_operations.py",
     "shardd/routers/source.py",
     "shardd/storage/segment.py",
     "shardd/storage/wal.py",

@@ -1,0 +1,40 @@
+"""Holds: lanes that copy nothing for a while, so that a checkpoint saves all of their copies.
+
+A hold belongs to the last request that needs it. An earlier one for the same lane was given up: neither its end nor its
+age ends the hold.
+"""
+
+from __future__ import annotations
+
+from shardd.clock import Clock
+from shardd.topic.lane import Lane
+
+LONGEST_HOLD_S = 60.0
+
+
+class Holds:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._holds: dict[int, tuple[float, Lane, object]] = {}
+        """By identity of the lane: when its hold began, in monotonic seconds, and the owner. The oldest comes first."""
+
+    def hold(self, lane: Lane, owner: object) -> None:
+        """Puts a lane on hold for `owner` from now on."""
+        self._holds.pop(id(lane), None)
+        self._holds[id(lane)] = self._clock.monotonic(), lane, owner
+        lane.held = True
+
+    def release(self, lane: Lane, owner: object = None) -> None:
+        """Ends a lane's hold; with `owner`, only one of that owner."""
+        hold = self._holds.get(id(lane))
+        if owner is None or (hold is not None and hold[2] is owner):
+            self._holds.pop(id(lane), None)
+            lane.held = False
+
+    def expire(self) -> None:
+        """Ends holds older than `LONGEST_HOLD_S`: the requests they were made for have been given up."""
+        oldest = self._clock.monotonic() - LONGEST_HOLD_S
+        for since, lane, _ in list(self._holds.values()):
+            if since > oldest:
+                break
+            self.release(lane)
