@@ -158,7 +158,7 @@ class Routing:
         """Calls `work` when a checkpoint has saved every copy of the lane; at once if one has already. Raises `503` as
         `_check_reading`."""
         contained = self._contained(request, respond, work)
-        if lane is None or not lane.unsaved or lane.held:
+        if lane is None or not lane.unsaved:
             contained(None)
             return
 

@@ -108,3 +108,33 @@ def test_a_deletion_that_finds_no_router_ends_its_hold_of_the_others(at: Scene) 
     assert not at.lane.held
     at.write(2)
     assert at.net.data(at.dest) == [1, 2]
+
+
+@pytest.mark.parametrize("change", ["another source", "deletion"])
+def test_a_change_that_is_repeated_while_the_lane_is_on_hold_waits_for_the_copies_too(at: Scene, change: str) -> None:
+    """Shard 0 died meanwhile. Made at once, the change would leave copies that no checkpoint has."""
+
+    def ask(reading: Reading) -> int:
+        if change == "another source":
+            return at.change_source(reading)
+        return at.there.send("router_delete", at.dest, router="r", reading=reading)
+
+    first = ask((1, 1))
+    at.there.call("router_graph", reading=(2, 1))
+    again = ask((2, 1))
+    assert at.there.shard.control.due
+    assert (at.answer(first), at.answer(again)) == (None, None)
+    assert at.lane.held
+    at.there.shard.checkpoint_now()
+    assert at.refused(first)
+    assert at.done(again)
+    at.net.of(at.source).call("delete_topic", at.source)
+    at.net.crash()
+    assert at.net.data(at.dest) == [1]
+
+
+def test_a_deletion_after_the_lane_was_held_and_saved_waits_for_no_other_checkpoint(at: Scene) -> None:
+    hold = at.hold()
+    at.there.shard.checkpoint_now()
+    assert at.done(hold)
+    assert at.done(at.there.send("router_delete", at.dest, router="r"))
