@@ -54,7 +54,8 @@ class Routing:
         """The callbacks for the next checkpoint, which saves all present copies."""
         self._holds = Holds(staging.clock)
         self.expire = self._holds.expire
-        self._saving: tuple[list[Waiter], list[Lane]] = [], []
+        self._saving: tuple[list[Waiter], list[tuple[Lane, int]]] = [], []
+        """The callbacks for the checkpoint that is being made, and the lanes that it saves, each with its `done`."""
         self._reading: Reading = (0, 0)
         """The latest reading of the routers that the registrar has begun."""
         self.changed: Callable[[Topic], None] = lambda topic: None
@@ -220,26 +221,27 @@ class Routing:
     # Saving
 
     def saving(self) -> Generator[None, None, None]:
-        """Notes the lanes that the checkpoint which now begins saves. Yields after every `LOOK` topics."""
+        """Notes the lanes that the checkpoint which now begins saves: they are unsaved until it has ended. Yields after
+        every `LOOK` topics."""
         self._saving = self.unsaved, []
         self.unsaved = []
         for looked, topic in enumerate(list(self._directory.visible.values()), 1):
             lane = topic.lane
             if lane is not None and lane.routers and lane.unsaved and topic.unloaded is None:
-                lane.unsaved = lane.done != lane.cursor
-                self._saving[1].append(lane)
+                self._saving[1].append((lane, lane.done))
             if looked % LOOK == 0:
                 yield
 
     def saved(self, error: OSError | None) -> None:
-        """Calls the waiters: the checkpoint has ended. With `error`, its lanes are unsaved again, and the waiters get
-        `503`."""
+        """Calls the waiters: the checkpoint has ended. Its lanes are saved, except those with later copies. With
+        `error`, none is, and the waiters get `503`."""
         waiting, lanes = self._saving
         self._saving = [], []
         refusal = None
-        if error is not None:
-            for lane in lanes:
-                lane.unsaved = True
+        if error is None:
+            for lane, done in lanes:
+                lane.unsaved = lane.cursor != done
+        else:
             refusal = TopicsError(
                 ErrorCode.NOT_READY,
                 f"copies could not be saved ({error.strerror or error}); free space or mend the disk, then try again",

@@ -138,3 +138,36 @@ def test_a_deletion_after_the_lane_was_held_and_saved_waits_for_no_other_checkpo
     at.there.shard.checkpoint_now()
     assert at.done(hold)
     assert at.done(at.there.send("router_delete", at.dest, router="r"))
+
+
+@pytest.mark.parametrize("error", [None, OSError(28, "no space left")], ids=["made", "failed"])
+@pytest.mark.parametrize("change", ["hold", "another source", "deletion"])
+def test_copies_are_not_saved_before_their_checkpoint_has_ended(at: Scene, change: str, error: OSError | None) -> None:
+    """A source that is deleted meanwhile could take them with it."""
+    shard = at.there.shard
+    plan = shard.control.begin()
+    if change == "hold":
+        ident = at.hold()
+    elif change == "another source":
+        ident = at.change_source()
+    else:
+        ident = at.there.send("router_delete", at.dest, router="r")
+    assert at.answer(ident) is None
+    if error is None:
+        shard.checkpoints.writer.write(plan)
+    shard.control.end(plan, error)
+    shard.checkpoint_now()
+    assert at.done(ident)
+
+
+def test_copies_that_are_made_during_a_checkpoint_are_left_for_the_next_one(at: Scene) -> None:
+    shard = at.there.shard
+    plan = shard.control.begin()
+    at.write(2)
+    shard.checkpoints.writer.write(plan)
+    shard.control.end(plan)
+    hold = at.hold()
+    assert at.answer(hold) is None
+    shard.checkpoint_now()
+    assert at.done(hold)
+    assert at.done(at.hold())
