@@ -248,7 +248,8 @@ class Tail(Generic[I_co]):
         await self._make_session(self._start, lenient=False)
         self._begun = True
         self.positions = dict(self._received)
-        self._committed = dict(self._received)
+        # The service has no position of a new cursor that begins at the head: it is stored as the first one.
+        self._committed = {topic: seq for topic, seq in self._received.items() if self._start.get(topic) is not None}
 
     async def _make_session(self, positions: Mapping[str, int | None], *, lenient: bool) -> None:
         topics = {topic: {"tail": True} if seq is None else {"from_seq": seq} for topic, seq in positions.items()}

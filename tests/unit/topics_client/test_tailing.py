@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.unit.topics_client.fake import Fake, error, frame, records, session, stream
+from tests.unit.topics_client.fake import Fake, answer, error, frame, records, session, stream
 from topics_client import TopicDeleted, TopicNotFound
 
 NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
@@ -148,3 +149,19 @@ async def test_a_tail_of_a_topic_made_again_begins_at_its_first_record() -> None
     fake = Fake([session(t=50), stream(frame("tombstone", "x", topic="t", **NEW), records("t", 1, 2))])
     async with fake.client() as client, client.tail("t", from_seq=50, gaps="yield") as tail:
         assert [item.seq for item in await take(tail, 3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["known", "new"])
+async def test_a_new_cursor_that_begins_at_the_head_is_stored_before_the_first_record(found: bool) -> None:
+    """So that the next run gets the record in hand again, and all that were written meanwhile."""
+    cursor = answer(200, {"seq": 100}) if found else error(404, "cursor_not_found")
+    stored = [] if found else [answer(200, {})]
+    fake = Fake([cursor, session(t=100), *stored, stream(records("t", 101, 101))])
+    async with fake.client() as client:
+        with suppress(KeyError):
+            async with client.tail("t", from_seq=None, cursor="c") as tail:
+                assert (await anext(tail)).seq == 101
+                raise KeyError
+    assert [body for body, path in zip(fake.bodies, fake.paths, strict=True) if path.startswith("PUT")] == (
+        [] if found else [{"seq": 100}]
+    )
