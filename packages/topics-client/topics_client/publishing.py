@@ -6,6 +6,7 @@ A batch that is repeated has the key of its first attempt, so the service append
 from __future__ import annotations
 
 import json
+import math
 import threading
 import uuid
 from collections import deque
@@ -205,11 +206,12 @@ class Publisher:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        if self._timer is not None:
-            self._timer.cancel_scope.cancel()
-            await self._timer.__aexit__(None, None, None)
-        if error[0] is None:
-            await self.flush()
-        else:
-            with anyio.move_on_after(FLUSH_S, shield=True):
+        orderly = False
+        try:
+            if self._timer is not None:
+                self._timer.cancel_scope.cancel()
+                await self._timer.__aexit__(None, None, None)  # raises during a cancellation
+            orderly = error[0] is None
+        finally:
+            with anyio.move_on_after(math.inf if orderly else FLUSH_S, shield=not orderly):
                 await self.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 import trio
@@ -9,6 +11,7 @@ import trio.testing
 
 from tests.unit.topics_client.fake import Fake, appended, error
 from topics_client import Forbidden, Json, NewRecord, Published, RecordTooLarge, Unavailable
+from topics_client.publishing import Publisher
 
 
 async def test_one_record() -> None:
@@ -84,15 +87,50 @@ async def test_a_publisher_repeats_a_failed_batch_with_its_key() -> None:
     assert fake.bodies[0] == fake.bodies[1]
 
 
-async def test_a_publisher_that_is_cancelled_flushes() -> None:
+@pytest.mark.parametrize("linger_s", [None, 60])
+async def test_a_publisher_that_is_cancelled_flushes(linger_s: float | None) -> None:
     fake = Fake([appended(1, 1)])
     async with fake.client() as client:
         with trio.CancelScope() as scope:
-            async with client.publisher("t") as publisher:
+            async with client.publisher("t", linger_s=linger_s) as publisher:
                 await publisher.send(1)
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
     assert publisher.published == 1
+
+
+async def test_a_publisher_that_is_cancelled_while_its_timer_ends_flushes() -> None:
+    fake = Fake([appended(1, 1)])
+    async with fake.client() as client:
+        with trio.CancelScope() as scope:
+            async with client.publisher("t", linger_s=60) as publisher:
+                await publisher.send(1)
+                scope.cancel()
+    assert publisher.published == 1
+
+
+@pytest.mark.parametrize("linger_s", [None, 60])
+def test_a_publisher_whose_task_asyncio_cancels_flushes(linger_s: float | None) -> None:
+    """As Ctrl-C does."""
+    fake = Fake([appended(1, 1)])
+
+    async def publish(publisher: Publisher, sent: asyncio.Event) -> None:
+        async with publisher:
+            await publisher.send(1)
+            sent.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with fake.client() as client:
+            publisher, sent = client.publisher("t", linger_s=linger_s), asyncio.Event()
+            task = asyncio.create_task(publish(publisher, sent))
+            await sent.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert publisher.published == 1
+
+    asyncio.run(main())
 
 
 async def test_tasks_that_share_a_publisher_write_each_record_once() -> None:
