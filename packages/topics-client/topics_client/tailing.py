@@ -5,7 +5,7 @@
     no frame came since the session was made              a new session: the old one may have sent what was lost
     a topic is gone when a session is made again          `TopicDeleted`
 
-A position is the seq up to which frames came. Records at or below it are dropped, so none is given twice.
+A position is the seq up to which frames came. Records and gaps at or below it are dropped, so none is given twice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
 
 import anyio
@@ -272,6 +273,16 @@ class Tail(Generic[I_co]):
     def _deleted(self, topic: str) -> None:
         self._items.append(TopicDeleted(topic, self._received.pop(topic, 0)))
 
+    def _lost(self, gap: Gap) -> None:
+        """Take the part of a gap after the position: a session that was set back repeats it, and it may have grown."""
+        position = self._received.get(gap.topic, 0)
+        if gap.reason != "recreated":
+            if gap.last_seq <= position:
+                return
+            gap = replace(gap, first_seq=max(gap.first_seq, position + 1))
+        self._items.append(gap)
+        self._received[gap.topic] = gap.seq
+
     async def _receive(self) -> None:
         """Read one chunk of the stream, open it if it is not, or wait after a failure."""
         try:
@@ -323,10 +334,8 @@ class Tail(Generic[I_co]):
         elif event == "record":
             position = self._received.get(topic, 0)
             self._items.extend(Record.of(topic, each) for each in told["records"] if each["$seq"] > position)
-            self._received[topic] = told["to_seq"]
+            self._received[topic] = max(position, told["to_seq"])
         elif event == "tombstone":
-            gap = Gap.of(topic, told)
-            self._items.append(gap)
-            self._received[topic] = gap.seq
+            self._lost(Gap.of(topic, told))
         elif event == "topic-deleted":
             self._deleted(topic)

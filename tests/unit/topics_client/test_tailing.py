@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, answer, error, frame, records, session, stream
-from topics_client import TopicDeleted, TopicNotFound
+from topics_client import Gap, TopicDeleted, TopicNotFound
 
 NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
 
@@ -165,3 +165,36 @@ async def test_a_new_cursor_that_begins_at_the_head_is_stored_before_the_first_r
     assert [body for body, path in zip(fake.bodies, fake.paths, strict=True) if path.startswith("PUT")] == (
         [] if found else [{"seq": 100}]
     )
+
+
+def lost(first: int, last: int) -> bytes:
+    gap = {"gap_from": first, "gap_to": last, "reason": "cap", "earliest_seq": last + 1, "head_seq": last + 2}
+    return frame("tombstone", f"t{last}", topic="t", **gap)
+
+
+@pytest.mark.parametrize(
+    ("repeated", "then"),
+    [((1, 11), []), ((1, 12), []), ((1, 13), [(13, 13)]), ((13, 14), [(13, 14)])],
+    ids=["delivered", "up to the position", "longer", "new"],
+)
+async def test_of_a_gap_that_is_repeated_only_what_is_after_the_position_is_given(
+    autojump_clock: Clock, repeated: tuple[int, int], then: list[tuple[int, int]]
+) -> None:
+    """A gap that has grown over records that were delivered does not name them."""
+    again = stream(lost(*repeated), records("t", repeated[1] + 1, 15))
+    fake = Fake([session(t=0), stream(lost(1, 10), records("t", 11, 12), httpx.ReadError("cut")), again])
+    async with fake.client() as client, client.tail("t", gaps="yield") as tail:
+        items = [await anext(tail)]
+        while items[-1].seq < 15:
+            items.append(await anext(tail))
+    gaps = [(item.first_seq, item.last_seq) for item in items if isinstance(item, Gap)]
+    seqs = [item.seq for item in items if not isinstance(item, Gap)]
+    assert gaps == [(1, 10), *then]
+    assert seqs == [seq for seq in range(11, 16) if not any(first <= seq <= last for first, last in then)]
+
+
+async def test_records_that_are_repeated_in_several_frames_are_given_once(autojump_clock: Clock) -> None:
+    again = stream(records("t", 1, 2), records("t", 3, 5), records("t", 6, 6))
+    fake = Fake([session(t=0), stream(records("t", 1, 5), httpx.ReadError("cut")), again])
+    async with fake.client() as client, client.tail("t") as tail:
+        assert [item.seq for item in await take(tail, 6)] == [1, 2, 3, 4, 5, 6]
