@@ -35,11 +35,11 @@ class AsyncClient(Leasing):
     `token` is an API key. Missing arguments come from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
     line: that in TOPICS_CONTEXT or the one in use, or `context`. Without any, the service is that on port 4000 here.
 
-    `patience_s` is how long a request is repeated while the service is away or busy; keep it below the topics'
-    idempotency window (120 s). `encode` makes values that JSON does not have into some that it has, and
-    `decode(data, type)` makes values of a `type=`; by default they are `to_json` and `from_json`. `loads` parses
-    answers: with `partial(json.loads, parse_float=Decimal)` of functools, numbers keep their digits. `transport`
-    replaces that of httpx, in tests for example.
+    `patience_s` is how long a request is repeated while the service is away or busy; an append that may have been
+    carried out, at most 100 s, as topics forget its key after their idempotency window (120 s). `encode` makes values
+    that JSON does not have into some that it has, and `decode(data, type)` makes values of a `type=`; by default they
+    are `to_json` and `from_json`. `loads` parses answers: with `partial(json.loads, parse_float=Decimal)` of
+    functools, numbers keep their digits. `transport` replaces that of httpx, in tests for example.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Unpack[ConnectionOptions]) -> None:

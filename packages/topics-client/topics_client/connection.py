@@ -5,7 +5,7 @@
     any other error                                 never
 
 A request that must not be carried out twice is repeated only if the error says that it was not carried out. When
-`patience_s` has passed since the first failure, the last error is raised.
+`patience_s` has passed since the first failure, the last error is raised; for appends perhaps earlier (`within_s`).
 """
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ class Pauses:
         self._failing_since: float | None = None
         self._told = False
 
-    async def after(self, error: TopicsError) -> None:
-        """Wait before the next attempt. Raises `error` if it can not succeed later or the patience is over."""
+    async def after(self, error: TopicsError, latest: float = math.inf) -> None:
+        """Wait before the next attempt. Raises `error` if it can not succeed later, the patience is over, or the
+        attempt would begin after `latest`."""
         if not error.transient:
             raise error
         pause_s = max(error.retry_after or 0, self._next_s * random.uniform(0.5, 1))
         self._next_s = min(2 * self._next_s, _LONGEST_PAUSE_S)
         now = anyio.current_time()
         if self._patience_s is not None:
-            self._deadline = self._deadline or now + self._patience_s
+            self._deadline = min(self._deadline or now + self._patience_s, latest)
             if now + pause_s > self._deadline:
                 raise error
         self._tell(error, now, pause_s)
@@ -170,20 +171,24 @@ class Connection:
         *,
         params: Mapping[str, Any] | None = None,
         repeat: bool = True,
+        within_s: float = math.inf,
         raw: bool = False,
     ) -> Any:
         """Send a request until it is answered, and return the answer, with `raw` its bytes. With `repeat` false it is
-        never done twice."""
-        pauses = Pauses(self.patience_s, self.service)
+        never done twice. No attempt begins later than `within_s` after the first one that may have been carried out."""
+        pauses, latest = Pauses(self.patience_s, self.service), math.inf
         while True:
+            began = anyio.current_time()
             try:
                 answer = await self._once(method, path, body, params, raw=raw)
                 pauses.reset()
                 return answer
             except TopicsError as error:
-                if not repeat and error.outcome != "not_done":
-                    raise
-                await pauses.after(error)
+                if error.outcome != "not_done":
+                    if not repeat:
+                        raise
+                    latest = min(latest, began + within_s)
+                await pauses.after(error, latest)
 
     async def _once(
         self,

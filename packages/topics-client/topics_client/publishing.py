@@ -21,6 +21,8 @@ from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
 from topics_client.items import NewRecord, Published, RecordFields, TopicConfig
 
+KEPT_S = 100.0
+"""How long a batch is repeated with its key. The idempotency window is 120 s by default, and an attempt takes time."""
 FLUSH_S = 10.0
 """How long a publisher that ends by an error or a cancellation takes to flush."""
 
@@ -44,8 +46,9 @@ class Batch:
     async def append(self, connection: Connection, topic: str, options: Mapping[str, Any]) -> Published:
         fields = {"idempotency_key": self.key} | {name: value for name, value in options.items() if value is not None}
         body = b'%s,"records":[%s]}' % (json.dumps(fields).encode()[:-1], b",".join(self.records))
+        path, params = f"/v0/topics/{segment(topic)}", {"return_seqs": False}
         try:
-            told = await connection.call("POST", f"/v0/topics/{segment(topic)}", body, params={"return_seqs": False})
+            told = await connection.call("POST", path, body, params=params, within_s=KEPT_S)
         except TopicsError as error:
             error.idempotency_key = self.key
             raise

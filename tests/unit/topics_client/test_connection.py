@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 import topics_client
-from tests.unit.topics_client.fake import Fake, answer, error
+from tests.unit.topics_client.fake import Fake, answer, appended, error
 from topics_client import AsyncClient, Unavailable
 
 
@@ -199,3 +199,41 @@ async def test_certificates_are_trusted_for_https_and_not_loaded_for_http(url: s
     async with AsyncClient(url) as secure, AsyncClient("http://127.0.0.1:1") as plain:
         assert trusted(secure) > 50
         assert trusted(plain) == 0
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 600.0])
+async def test_an_append_that_may_be_written_is_not_repeated_when_its_key_may_be_forgotten(
+    autojump_clock: trio.testing.MockClock, patience_s: float
+) -> None:
+    """The patience counts from the first failure, and an attempt may take 90 s until it fails."""
+    at: list[float] = []
+
+    async def silent(request: httpx.Request) -> httpx.Response:
+        at.append(trio.current_time())
+        if len(at) == 1:
+            await trio.sleep(90)
+            raise httpx.ReadTimeout("silent")
+        raise httpx.ConnectError("refused")
+
+    async with AsyncClient("http://fake", transport=httpx.MockTransport(silent), patience_s=patience_s) as client:
+        with pytest.raises(Unavailable):
+            await client.publish("t", 1)
+    assert 95 < at[-1] - at[0] <= 100
+
+
+async def test_an_append_that_was_certainly_not_done_is_repeated_for_the_whole_patience(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    began, at = trio.current_time(), []
+
+    def refused(request: httpx.Request) -> httpx.Response:
+        at.append(trio.current_time() - began)
+        if at[-1] < 200:
+            raise httpx.ConnectError("refused")
+        if at[-1] < 290:
+            raise httpx.ReadError("cut")
+        return appended(1, 1)
+
+    async with AsyncClient("http://fake", transport=httpx.MockTransport(refused), patience_s=300) as client:
+        await client.publish("t", 1)
+    assert 290 <= at[-1] <= 300
