@@ -1,6 +1,7 @@
 """Tailing topics: a watch that resumes automatically after every loss of its connection or session.
 
     the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
+    the service is away when a batch is committed        the next batch, whose commit stores both
     the session is gone (404, or an error frame 410)      a new session from the positions
     no frame came since the session was made              a new session: the old one may have sent what was lost
     a topic is gone when a session is made again          `TopicDeleted`
@@ -173,7 +174,12 @@ class Tail(Generic[I_co]):
         while not self._items:
             self.positions = dict(self._received)
             if self._auto and self._cursor:
-                await self.commit()
+                try:
+                    await self.commit()
+                except TopicsError as error:
+                    if not error.transient:
+                        raise
+                    log.warning("cursor %s is stored after a later batch: %s", self._cursor, error)
             if not self._received and not self._prefix:
                 return False  # every topic is deleted
             await self._receive()

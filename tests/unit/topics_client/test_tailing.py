@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, answer, error, frame, records, session, stream
-from topics_client import Gap, TopicDeleted, TopicNotFound
+from topics_client import Forbidden, Gap, TopicDeleted, TopicNotFound, Unavailable
 
 NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
 
@@ -22,6 +22,11 @@ Clock = trio.testing.MockClock
 
 async def take(tail: Any, number: int) -> list[Any]:
     return [await anext(tail) for _ in range(number)]
+
+
+def committed(fake: Fake) -> list[int]:
+    """The positions of a cursor that were sent."""
+    return [body["seq"] for body, path in zip(fake.bodies, fake.paths, strict=True) if path.startswith("PUT")]
 
 
 async def test_a_tail_that_breaks_goes_on_with_the_id_of_its_last_frame(autojump_clock: Clock) -> None:
@@ -162,9 +167,7 @@ async def test_a_new_cursor_that_begins_at_the_head_is_stored_before_the_first_r
             async with client.tail("t", from_seq=None, cursor="c") as tail:
                 assert (await anext(tail)).seq == 101
                 raise KeyError
-    assert [body for body, path in zip(fake.bodies, fake.paths, strict=True) if path.startswith("PUT")] == (
-        [] if found else [{"seq": 100}]
-    )
+    assert committed(fake) == ([] if found else [100])
 
 
 def lost(first: int, last: int) -> bytes:
@@ -198,3 +201,36 @@ async def test_records_that_are_repeated_in_several_frames_are_given_once(autoju
     fake = Fake([session(t=0), stream(records("t", 1, 5), httpx.ReadError("cut")), again])
     async with fake.client() as client, client.tail("t") as tail:
         assert [item.seq for item in await take(tail, 6)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_tail_continues_when_a_batch_can_not_be_committed_and_commits_after_the_next_one(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = stream(*(records("t", seq, seq) for seq in (1, 2, 3, 4)))
+    away = error(503, "not_ready"), httpx.ConnectError("refused")
+    fake = Fake([answer(200, {"seq": 0}), session(t=0), live, *away, answer(200, {}), answer(200, {})])
+    async with fake.client(patience_s=0) as client, client.tail("t", cursor="c") as tail:
+        assert [item.seq for item in await take(tail, 4)] == [1, 2, 3, 4]
+        await tail.commit()
+    assert committed(fake) == [1, 2, 3, 4]
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        "cursor c is stored after a later batch: not_ready",
+        "cursor c is stored after a later batch: ConnectError: refused",
+    ]
+
+
+async def test_a_tail_ends_by_a_commit_that_is_refused() -> None:
+    fake = Fake([answer(200, {"seq": 0}), session(t=0), stream(records("t", 1, 1)), error(403, "forbidden")])
+    async with fake.client() as client:
+        tail = client.tail("t", cursor="c")
+        assert (await anext(tail)).seq == 1
+        with pytest.raises(Forbidden):
+            await anext(tail)
+
+
+async def test_the_commit_at_the_end_of_a_tail_raises(autojump_clock: Clock) -> None:
+    fake = Fake([answer(200, {"seq": 0}), session(t=0), stream(records("t", 1, 2)), httpx.ConnectError("refused")])
+    async with fake.client(patience_s=0) as client:
+        with pytest.raises(Unavailable):
+            async with client.tail("t", cursor="c") as tail:
+                await take(tail, 2)
