@@ -253,7 +253,7 @@ class Worker:
         finished = False
         try:
             with held.scope:
-                await self._attempt(held.job)
+                await self._attempt(held.job, held.scope)
                 finished = True
         finally:
             if not finished:
@@ -263,13 +263,23 @@ class Worker:
             del self._held[held.job.lease_id]
             self._slots.release()
 
-    async def _attempt(self, job: Job) -> None:
+    async def _run_handler(self, job: Job, scope: anyio.CancelScope) -> None:
+        """Raises what the handler raises, and `RuntimeError` if a task of asyncio that it awaited was cancelled: that
+        looks as if the handler was. When the worker stops, either is a cancellation."""
         try:
             given = job if self._decode is None else replace(job, data=self._decode(job.data))
             if inspect.iscoroutinefunction(self.work.handler):
                 await self.work.handler(given)
             else:
                 await anyio.to_thread.run_sync(self.work.handler, given, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class() as error:
+            if scope.cancel_called or self._claims.cancel_called:
+                raise
+            raise RuntimeError("cancelled") from error
+
+    async def _attempt(self, job: Job, scope: anyio.CancelScope) -> None:
+        try:
+            await self._run_handler(job, scope)
         except Exception as error:
             self.failed += 1
             pause_s = self.work.backoff(job.deliveries)

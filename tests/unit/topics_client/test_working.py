@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Literal
 
+import anyio
 import httpx
 import pytest
 import trio
@@ -40,9 +42,9 @@ class Queue:
             if part in body:
                 self.said.append((part, {**body[part], "in": "claim"}))
                 finished[part] = {f"{part}ed": len(body[part]["seqs"]), "skipped": []}
-        await trio.sleep(self.slow_s)
+        await anyio.sleep(self.slow_s)
         if not self.jobs:
-            await trio.sleep(body["wait_ms"] / 1000)
+            await anyio.sleep(body["wait_ms"] / 1000)
         most = min(body["max"], self.most)
         taken, self.jobs = self.jobs[:most], self.jobs[most:]
         lease = {"$ts": 1, "deadline": 1, "deliveries": 2}
@@ -363,3 +365,54 @@ async def test_the_last_attempt_is_told_from_the_others(
         await running.run()
     (line,) = [each.getMessage() for each in caplog.records if "failed at delivery" in each.getMessage()]
     assert line.startswith(f"job 1 of q failed at delivery 2, {told}")
+
+
+def test_a_handler_whose_task_is_cancelled_fails_and_the_worker_continues() -> None:
+    queue, failed = Queue(1, 2), []
+
+    async def main() -> None:
+        async def handler(job: Job) -> None:
+            if job.data == 2:
+                running.stop()
+                return
+            lost = asyncio.ensure_future(asyncio.Event().wait())
+            lost.cancel()
+            await lost
+
+        async with queue.client() as client:
+            running = client.worker("q", handler, on_failure=lambda job, error: failed.append(repr(error)))
+            await running.run()
+        assert (running.done, running.failed) == (1, 1)
+
+    asyncio.run(main())
+    assert [(body["seqs"], body["reason"]) for body in queue.told("nack")] == [([1], "RuntimeError: cancelled")]
+    assert [body["seqs"] for body in queue.told("ack")] == [[2]]
+    assert failed == ["RuntimeError('cancelled')"]
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stop", "Task.cancel"])
+def test_a_handler_that_asyncio_cancels_with_its_worker_has_not_failed(stops: bool) -> None:
+    queue = Queue(1)
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(job: Job) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with queue.client() as client:
+            running = client.worker("q", handler, grace_s=0)
+            task = asyncio.create_task(running.run())
+            await begun.wait()
+            if stops:
+                running.stop()
+                await task
+            else:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+        assert (running.done, running.failed) == (0, 0)
+
+    asyncio.run(main())
+    assert [(body["seqs"], body["delay_ms"]) for body in queue.told("nack")] == [([1], 0)]
