@@ -26,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from topics_client.connection import Connection, segment
-from topics_client.errors import TopicsError
+from topics_client.errors import BatchTooLarge, TopicsError
 from topics_client.items import Claimed, Job, Leases
 from topics_client.options import check
 from topics_client.payloads import decoder
@@ -183,6 +183,8 @@ class Worker:
         self._finished: list[Job] = []
         """Done jobs that the next claim acks, at most as many as a claim ever got: the service takes as many."""
         self._most = 0
+        self._part = 1000
+        """Jobs of one extension: as many as a service takes by default, or less if it has refused them."""
 
     def stop(self, grace_s: float | None = None) -> None:
         """Claim no more. Handlers have `grace_s` to finish."""
@@ -324,15 +326,22 @@ class Worker:
             while True:
                 await anyio.sleep(self.work.lease_ms / 3000)
                 jobs = [held.job for held in self._held.values()]
-                if not jobs:
-                    continue
-                try:
-                    answer = await self.client.extend(self.work.queue, self.node, jobs, lease_ms=self.work.lease_ms)
-                except TopicsError as error:
-                    log.warning("leases of %s are not extended: %s", self.work.queue, error)
-                    continue
-                if lost := set(answer["skipped"]) & {held.job.seq for held in self._held.values()}:
-                    log.warning("jobs %s of %s are held by this worker no more", sorted(lost), self.work.queue)
+                while jobs:
+                    jobs = jobs[await self._extend(jobs[: self._part]) :]
+
+    async def _extend(self, jobs: Sequence[Job]) -> int:
+        """Extend leases. Returns for how many jobs this was tried: none if the service takes fewer in one request."""
+        try:
+            answer = await self.client.extend(self.work.queue, self.node, jobs, lease_ms=self.work.lease_ms)
+        except TopicsError as error:
+            if isinstance(error, BatchTooLarge) and len(jobs) > 1:
+                self._part = len(jobs) // 2
+                return 0
+            log.warning("leases of %s are not extended: %s", self.work.queue, error)
+        else:
+            if lost := set(answer["skipped"]) & {held.job.seq for held in self._held.values()}:
+                log.warning("jobs %s of %s are held by this worker no more", sorted(lost), self.work.queue)
+        return len(jobs)
 
     async def _heed(self) -> None:
         """The first signal stops; the next one ends the grace."""

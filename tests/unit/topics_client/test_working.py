@@ -28,10 +28,15 @@ class Queue:
         self.finishes = True
         """Whether a claim may ack."""
         self.most = 1000
+        """Jobs of a claim, and of any other request."""
+        self.refused = 0
         self.slow_s = 0.0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         name, body = request.url.path.rpartition("/")[2], json.loads(request.content)
+        if name != "claim" and len(body["seqs"]) > self.most:
+            self.refused += 1
+            return error(400, "batch_too_large")
         if name != "claim":
             self.said.append((name, body))
             return answer(200, {"skipped": []})
@@ -124,6 +129,41 @@ async def test_leases_are_extended_while_handlers_run(autojump_clock: Clock) -> 
     assert [(body["seqs"], body["lease_ids"], body["lease_ms"]) for body in queue.told("extend")] == [
         ([1], ["l1"], 6000)
     ] * 3
+
+
+async def test_leases_of_more_jobs_than_a_request_may_name_are_extended_in_parts(autojump_clock: Clock) -> None:
+    queue = Queue(*range(8))
+    queue.most = 3
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(7)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=8, lease_ms=6000)
+        with trio.move_on_after(10):
+            await running.run()
+    extended = [seq for body in queue.told("extend") for seq in body["seqs"]]
+    assert extended == [*range(8)] * 3
+    assert queue.refused == 2  # 8 jobs, then 4; what it takes is remembered
+
+
+async def test_the_leases_of_jobs_that_come_one_by_one_are_extended_in_one_request(autojump_clock: Clock) -> None:
+    """A claim of few jobs does not say that the service takes no more."""
+    queue = Queue()
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(7)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=8, lease_ms=6000, wait_ms=100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.run)
+            for seq in range(5):
+                queue.jobs = [seq]
+                await trio.sleep(0.3)
+            await trio.sleep(8)
+            running.stop()
+    assert [0, 1, 2, 3, 4] in [body["seqs"] for body in queue.told("extend")]
 
 
 async def test_a_cancelled_worker_finishes_what_runs(autojump_clock: Clock) -> None:
