@@ -174,7 +174,8 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     this.#begun = true;
     for (const [topic, seq] of this.#received) {
       this.positions.set(topic, seq);
-      this.#committed.set(topic, seq);
+      // Where only new records were asked for, nothing is stored yet: the next run would begin at a later head.
+      if (this.#start.get(topic) !== "now") this.#committed.set(topic, seq);
     }
   }
 

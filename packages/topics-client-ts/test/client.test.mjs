@@ -234,6 +234,28 @@ test("an item in hand is committed if the caller says that it is done, and none 
   assert.deepEqual(commits(told), []); // the item in hand is the first
 });
 
+test("a new cursor of a tail of new records is stored where the tail began", async () => {
+  for (const leave of [
+    async (tail) => {
+      for await (const { seq } of tail) if (seq === 8) break;
+    },
+    async (tail) => {
+      await tail.begin();
+      await tail.commit(); // before the first record
+    },
+  ]) {
+    const stored = [];
+    const fetch = async (url, { method, body }) => {
+      if (method === "PUT") stored.push(JSON.parse(body).seq);
+      const cursor = [method === "PUT" ? 200 : 404, failure("cursor_not_found")];
+      const [status, told] = url.endsWith("/cursors/c") ? cursor : method === "POST" ? watch(7) : stream(record(8));
+      return new Response(typeof told === "string" ? told : JSON.stringify(told), { status });
+    };
+    await leave(new Topics("http://t", { fetch }).tail("t", { cursor: "c", fromSeq: "now" }));
+    assert.deepEqual(stored, [7]); // so the next run gets record 8
+  }
+});
+
 test("a commit that fails at the end of a loop is thrown, but hides no error of the caller", async () => {
   const [client] = started([403, failure("forbidden")]);
   await assert.rejects(async () => {
