@@ -7,7 +7,7 @@
  *     a WebSocket breaks                                    another one, from the positions
  *     a topic is gone when a session is made again          `TopicDeleted`
  *
- * A position is the seq up to which frames came. Records at or below it are dropped, so none is given twice.
+ * A position is the seq up to which frames came. Records and gaps at or below it are dropped, so none is given twice.
  */
 
 import { type Connection, Pauses } from "./connection.js";
@@ -305,6 +305,10 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
       this.#received.set(topic, told.to_seq);
     } else if (event === "tombstone") {
       const gap = gapOf(topic, told);
+      if (gap.reason !== "recreated") {
+        if (gap.lastSeq <= position) return; // a session that is behind repeats it, as it does records
+        gap.firstSeq = Math.max(gap.firstSeq, position + 1);
+      }
       this.#items.push(gap);
       this.#received.set(topic, gap.seq);
     } else if (event === "topic-deleted") {

@@ -164,6 +164,24 @@ test("a stream that broke before its first frame is not trusted", async () => {
   assert.deepEqual(asked.map(({ method }) => method), ["POST", "GET", "POST", "GET"]);
 });
 
+test("a gap that a session repeats is given once, and one that reaches further begins after what was given", async () => {
+  const gap = (from, to, reason, earliest) => ["tombstone", { topic: "t", gap_from: from, gap_to: to, reason, earliest_seq: earliest }, `g${to}`];
+  const rows = [5, 6].map((seq) => ({ $seq: seq, $ts: 0, data: seq }));
+  const two = ["record", { topic: "t", records: rows, from_seq: 4, to_seq: 6 }, "i6"];
+  const [client] = scripted([
+    watch(0),
+    stream(gap(1, 4, "cap", 5), two),
+    stream(gap(1, 4, "cap", 5), two, gap(2, 8, "cap", 9), record(9)),
+    stream(gap(1, 1, "recreated", 1), record(1)), // the topic was deleted and made again
+  ]);
+  const seen = [];
+  for await (const item of client.tail("t", { gaps: "yield" })) {
+    seen.push(item.kind === "gap" ? [item.reason, item.firstSeq, item.lastSeq] : item.seq);
+    if (item.seq === 1) break;
+  }
+  assert.deepEqual(seen, [["cap", 1, 4], 5, 6, ["cap", 7, 8], 9, ["recreated", 1, 1], 1]);
+});
+
 for (const [what, answers] of [
   ["does not answer", []],
   ["asks for a pause", Array.from({ length: 9 }, () => [503, failure("not_ready"), { "Retry-After": "30" }])],
