@@ -302,7 +302,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     if (event === "record") {
       const fresh = (told.records as Schemas["Record"][]).filter((each) => each.$seq > position);
       for (const each of fresh) this.#items.push(recordOf(topic, each));
-      this.#received.set(topic, told.to_seq);
+      this.#received.set(topic, Math.max(position, told.to_seq)); // a session that is behind repeats frames
     } else if (event === "tombstone") {
       const gap = gapOf(topic, told);
       if (gap.reason !== "recreated") {

@@ -164,6 +164,13 @@ test("a stream that broke before its first frame is not trusted", async () => {
   assert.deepEqual(asked.map(({ method }) => method), ["POST", "GET", "POST", "GET"]);
 });
 
+test("records that a session repeats in several frames are given once", async () => {
+  const [client] = scripted([watch(0), stream(record(1), record(2)), stream(record(1), record(2), record(3))]);
+  const seen = [];
+  for await (const item of client.tail("t")) if (seen.push(item.seq) && item.seq === 3) break;
+  assert.deepEqual(seen, [1, 2, 3]);
+});
+
 test("a gap that a session repeats is given once, and one that reaches further begins after what was given", async () => {
   const gap = (from, to, reason, earliest) => ["tombstone", { topic: "t", gap_from: from, gap_to: to, reason, earliest_seq: earliest }, `g${to}`];
   const rows = [5, 6].map((seq) => ({ $seq: seq, $ts: 0, data: seq }));
