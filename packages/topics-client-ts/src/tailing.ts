@@ -4,6 +4,7 @@
  *     the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
  *     the session is gone (404, or an error frame 410)      a new session from the positions
  *     no frame came since the session was made              a new session: the old one may have sent what was lost
+ *     the cursor cannot be stored for now                   it is stored with the next items
  *     a WebSocket breaks                                    another one, from the positions
  *     a topic is gone when a session is made again          `TopicDeleted`
  *
@@ -11,7 +12,7 @@
  */
 
 import { type Connection, Pauses } from "./connection.js";
-import { CursorNotFound, GapError, NotFound, TopicNotFound, Unavailable } from "./errors.js";
+import { CursorNotFound, GapError, NotFound, TopicNotFound, TopicsError, Unavailable } from "./errors.js";
 import { decoded, type Gap, gapOf, recordOf, type Schemas, type TopicDeleted, type TopicRecord } from "./items.js";
 import { defined, type Gaps } from "./reading.js";
 import { checkError, EventFrames, type Frame, type Frames, SocketFrames } from "./streams.js";
@@ -108,7 +109,9 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     this.#inHand = undefined;
     while (this.#items.length === 0) {
       for (const [topic, seq] of this.#received) this.positions.set(topic, seq); // the caller asks for more: all is done
-      await this.#commitDone();
+      await this.#commitDone().catch((error: unknown) => {
+        if (!(error instanceof TopicsError && error.transient)) throw error; // else it is stored with the next items
+      });
       if (this.#closing.signal.aborted || this.#empty) return this.return();
       await this.#receive();
     }

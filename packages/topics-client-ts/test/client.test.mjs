@@ -281,6 +281,19 @@ test("a new cursor of a tail of new records is stored where the tail began", asy
   }
 });
 
+test("a tail survives that its cursor cannot be stored for now, and stores it with the next items", async () => {
+  const begun = [[200, { seq: 3 }], watch(3), stream(record(4), record(5))];
+  const [client, asked] = scripted([...begun, [503, failure("not_ready")], [200, {}]], { patienceMs: 0 });
+  const seen = [];
+  for await (const { seq } of client.tail("t", { cursor: "c" })) if (seen.push(seq) === 2) break;
+  assert.deepEqual([seen, commits(asked)], [[4, 5], [4, 4]]);
+
+  const [other] = scripted([...begun, [403, failure("forbidden")]]);
+  const tail = other.tail("t", { cursor: "c" });
+  await tail.next();
+  await assert.rejects(tail.next(), Forbidden);
+});
+
 test("a commit that fails at the end of a loop is thrown, but hides no error of the caller", async () => {
   const [client] = started([403, failure("forbidden")]);
   await assert.rejects(async () => {
