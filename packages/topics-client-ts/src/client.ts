@@ -19,8 +19,9 @@ import { type Handler, Worker, type WorkOptions } from "./working.js";
 
 export interface ClientOptions extends EndpointOptions {
   /**
-   * How long a request is repeated while the service is away or busy, 60 s if absent. Keep it below the topics'
-   * idempotency window, 120 s.
+   * How long a request is repeated while the service is away or busy, 60 s if absent; a batch of records that may
+   * have been written, at most 100 s, as topics forget its key after their idempotency window, 120 s. Keep it below a window
+   * that is shorter.
    */
   patienceMs?: number;
   /** In place of the global one. */

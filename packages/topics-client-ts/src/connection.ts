@@ -6,8 +6,8 @@
  *     any other error                                 never
  *
  * A request that must not be carried out twice is repeated only if the error says that it was not carried out. When
- * `patienceMs` has passed since the first failure, the last error is thrown. After two seconds without an answer `warn`
- * gets one line.
+ * `patienceMs` has passed since the first failure, or `withinMs` since the first attempt began that may have been carried
+ * out, the last error is thrown. After two seconds without an answer `warn` gets one line.
  */
 
 import { errorOf, TopicsError, Unavailable } from "./errors.js";
@@ -44,6 +44,8 @@ export type Answer<N extends OperationName> = operations[N]["responses"] extends
 export interface CallOptions {
   /** Whether the request may be carried out twice; true if absent. */
   repeat?: boolean;
+  /** No attempt begins later than this after the first one that may have been carried out; without a bound if absent. */
+  withinMs?: number;
   signal?: AbortSignal | undefined;
 }
 
@@ -81,17 +83,20 @@ export class Pauses {
 
   constructor(
     private readonly connection: Connection,
-    private readonly patienceMs?: number,
+    private readonly patienceMs = Infinity,
   ) {}
 
-  /** Wait before the next attempt. Throws `error` if it cannot succeed later or the patience is over. */
-  async after(error: unknown, signal?: AbortSignal): Promise<void> {
+  /**
+   * Wait before the next attempt. Throws `error` if it cannot succeed later, the patience is over, or the attempt would begin
+   * after `latest`, a time of `performance.now()`.
+   */
+  async after(error: unknown, signal?: AbortSignal, latest = Infinity): Promise<void> {
     if (!(error instanceof TopicsError) || !error.transient) throw error;
     const pause = Math.max(error.retryAfterMs ?? 0, this.#next * (0.5 + Math.random() / 2));
     this.#next = Math.min(2 * this.#next, LONGEST_PAUSE_MS);
     const now = performance.now();
     this.#failingSince ??= now;
-    const left = (this.patienceMs ?? Infinity) - (now - this.#failingSince);
+    const left = Math.min(this.patienceMs - (now - this.#failingSince), latest - now);
     if (pause > left) throw error;
     if (!this.#warned && now + pause >= this.#failingSince + WARNED_AFTER_MS && left > 2 * WARNED_AFTER_MS) {
       this.#warned = true;
@@ -136,14 +141,20 @@ export class Connection {
   }
 
   /** Send a request with a body in JSON until it is answered, and return the answer. */
-  async send(method: string, path: string, body: string | undefined, { repeat = true, signal }: CallOptions): Promise<unknown> {
+  async send(method: string, path: string, body: string | undefined, options: CallOptions): Promise<unknown> {
+    const { repeat = true, withinMs = Infinity, signal } = options;
     const pauses = new Pauses(this, this.options.patienceMs);
+    let latest = Infinity;
     for (;;) {
+      const begun = performance.now();
       try {
         return await this.#once(method, path, body, signal);
       } catch (error) {
-        if (!repeat && !(error instanceof TopicsError && error.outcome === "not_done")) throw error;
-        await pauses.after(error, signal);
+        if (!(error instanceof TopicsError && error.outcome === "not_done")) {
+          if (!repeat) throw error;
+          latest = Math.min(latest, begun + withinMs);
+        }
+        await pauses.after(error, signal, latest);
       }
     }
   }

@@ -39,6 +39,9 @@ export interface RecordOptions {
   delayMs?: number;
 }
 
+/** How long a batch is repeated with its key. Topics remember it for 120 s by default, and an attempt takes time. */
+const KEPT_MS = 100_000;
+
 const encoder = new TextEncoder();
 
 function encoded({ data: given, tag, node, meta, delayMs }: NewRecord, encode: BatchOptions["encode"]): string {
@@ -69,7 +72,7 @@ export class Batch {
     const body = `${fields.slice(0, -1)},"records":[${this.records.join(",")}]}`;
     const path = `/v0/topics/${segment(topic)}?return_seqs=false`;
     try {
-      const told = (await connection.send("POST", path, body, { signal })) as Schemas["Appended"];
+      const told = (await connection.send("POST", path, body, { withinMs: KEPT_MS, signal })) as Schemas["Appended"];
       const { first_seq: firstSeq, last_seq: lastSeq, count, created, deduped } = told;
       return { topic, firstSeq, lastSeq, count, created, deduped, idempotencyKey: this.key };
     } catch (error) {

@@ -99,6 +99,33 @@ test("patience ends", async () => {
   assert.ok(asked.length > 1 && asked.length < 6);
 });
 
+test("a batch is not repeated when its topic may have forgotten the key, although patience is left", async (t) => {
+  let now = 0;
+  let begun = [];
+  t.mock.method(performance, "now", () => now);
+  t.mock.method(globalThis, "setTimeout", (done, ms) => {
+    if (ms < 90_000) setImmediate(() => done((now += ms))); // not the limit of an attempt
+  });
+  let failed = new TypeError("fetch failed");
+  const fetch = async () => {
+    begun.push(now);
+    if (begun.length === 1) now += 85_000; // the answer is lost
+    throw failed;
+  };
+  const client = new Topics("http://t", { fetch, warn: () => undefined });
+  await assert.rejects(client.publish("t", 1), (error) => error instanceof Unavailable && error.idempotencyKey !== undefined);
+  assert.ok(begun.length > 2 && begun.at(-1) > 95_000 && begun.at(-1) <= 100_000, String(begun));
+  const asked = async (ask) => {
+    now = 0;
+    begun = [];
+    await assert.rejects(ask(), Unavailable);
+    return begun.at(-1);
+  };
+  assert.ok((await asked(() => client.state("t"))) > 140_000); // may be asked at any time
+  failed = Object.assign(failed, { cause: { code: "ECONNREFUSED" } });
+  assert.ok((await asked(() => client.publish("t", 1))) > 140_000); // was never written
+});
+
 test("each code has a class, unknown ones and those of proxies too", async () => {
   assert.equal(new Set(Object.values(ERRORS)).size, Object.keys(ERRORS).length);
   const [client] = scripted([[403, failure("forbidden", { a: 1 })], [418, failure("teapot")], [418, "tea"]]);
