@@ -12,7 +12,7 @@
 
 import { claim, named } from "./claiming.js";
 import { type Connection, randomName, sleep } from "./connection.js";
-import { TopicsError } from "./errors.js";
+import { BatchTooLarge, TopicsError } from "./errors.js";
 import type { Job } from "./items.js";
 
 /** Does a job. `signal` is aborted when the grace of a stop is over. */
@@ -84,6 +84,8 @@ export class Worker<T = unknown> {
   /** Done jobs that the next claim acks, at most as many as a claim ever got: the service takes as many. */
   #finished: Job<T>[] = [];
   #most = 0;
+  /** Jobs of one extension: as many as a service takes by default, or fewer if it has refused them. */
+  #part = 1000;
 
   constructor(
     private readonly connection: Connection,
@@ -229,21 +231,31 @@ export class Worker<T = unknown> {
 
   /** Extend the leases of the jobs that run. It continues while handlers finish. */
   async #beat(): Promise<void> {
-    const lease_ms = this.options.leaseMs ?? 30_000;
+    const { leaseMs = 30_000 } = this.options;
     const { signal } = this.#beats;
     while (!signal.aborted) {
-      try {
-        await sleep(lease_ms / 3, signal);
-        const jobs = [...this.#held.values()].map((held) => held.job);
-        if (jobs.length === 0) continue;
-        const body = { node: this.node, ...named(jobs), lease_ms };
-        const { skipped } = await this.connection.call("extend", { path: { topic: this.queue }, body }, { signal });
-        const lost = [...this.#held.values()].filter(({ job, settling }) => !settling && skipped.includes(job.seq));
-        if (lost.length > 0) this.#warn(`jobs ${lost.map(({ job }) => job.seq)} of ${this.queue} are held no more`);
-      } catch (error) {
-        if (!signal.aborted) this.#warn(`leases of ${this.queue} are not extended`, error);
-      }
+      await sleep(leaseMs / 3, signal).catch(() => undefined);
+      let jobs = [...this.#held.values()].map((held) => held.job);
+      while (jobs.length > 0 && !signal.aborted) jobs = jobs.slice(await this.#extend(jobs.slice(0, this.#part), leaseMs));
     }
+  }
+
+  /** Extend leases. Returns for how many jobs this was tried: none if the service takes fewer in one request. */
+  async #extend(jobs: Job[], lease_ms: number): Promise<number> {
+    const { signal } = this.#beats;
+    try {
+      const body = { node: this.node, ...named(jobs), lease_ms };
+      const { skipped } = await this.connection.call("extend", { path: { topic: this.queue }, body }, { signal });
+      const lost = [...this.#held.values()].filter(({ job, settling }) => !settling && skipped.includes(job.seq));
+      if (lost.length > 0) this.#warn(`jobs ${lost.map(({ job }) => job.seq)} of ${this.queue} are held no more`);
+    } catch (error) {
+      if (error instanceof BatchTooLarge && jobs.length > 1) {
+        this.#part = Math.floor(jobs.length / 2);
+        return 0;
+      }
+      if (!signal.aborted) this.#warn(`leases of ${this.queue} are not extended`, error);
+    }
+    return jobs.length;
   }
 
   #warn(message: string, error?: unknown): void {

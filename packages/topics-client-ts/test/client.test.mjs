@@ -428,6 +428,35 @@ test("a worker acks in the claim for its next job, and the last one when it stop
   assert.equal(worker.done, 2);
 });
 
+/** A worker of `count` jobs that run until a request extends the last one. Returns the seqs of each extension. */
+async function extensions(count, most) {
+  const claims = [Array.from({ length: count }, (_, n) => job(n + 1))];
+  const extended = [];
+  let finish;
+  const finished = new Promise((resolve) => (finish = resolve));
+  const end = () => (worker.stop(), finish());
+  const fetch = async (url, { body }) => {
+    const operation = url.split("/").pop();
+    if (operation !== "extend") return Response.json(operation === "claim" ? { claimed: claims.shift() ?? [] } : { skipped: [] });
+    const { seqs } = JSON.parse(body);
+    extended.push(seqs);
+    if (seqs.length > most) return Response.json(failure("batch_too_large"), { status: 413 });
+    if (seqs.includes(count)) end();
+    return Response.json({ skipped: [] });
+  };
+  const onWarning = (message) => (extended.push(message), end());
+  const worker = new Topics("http://t", { fetch }).worker("q", () => finished, { concurrency: count, leaseMs: 3, onWarning });
+  await worker.run();
+  return extended;
+}
+
+test("a worker extends more leases than one request may name", async () => {
+  const found = await extensions(5, 2);
+  assert.deepEqual(found.slice(0, 4), [[1, 2, 3, 4, 5], [1, 2], [3, 4], [5]]);
+  const [first, second] = await extensions(1002, 1000);
+  assert.deepEqual([first.length, second], [1000, [1001, 1002]]); // none is refused
+});
+
 test("fields of answers are in camelCase, also deep, and data and meta stay as they are", async () => {
   const told = { topic: "t", head_seq: 3, last_write_ts: null, config: { ttl_ms: 1, dead_letter: null }, queue: { in_flight: 2 } };
   const job = { $seq: 1, $ts: 2, data: { a_b: [{ c_d: 1 }] }, meta: { e_f: 1 }, lease_id: "l" };
