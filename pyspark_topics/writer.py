@@ -6,9 +6,9 @@ of the service, with the idempotency key
     spark/<run>/<partition>/<chunk>/<hash of its records>
 
 where `run` is `<query id>/<batch id>` for a stream, and for a batch write the option `runId`, by default a random one.
-The end of a chunk depends only on the rows before it and on the options. A task appends full chunks only. The driver
-appends the rest when all tasks are done. The reason: when a task fails or is killed, Spark ends its rows as if there
-were no more, and only Spark's commit confirms that they were complete. Repetition therefore writes nothing twice:
+The end of a chunk depends only on the rows before it and on the options. A task appends full chunks and, of many
+topics, those of Arrow batches that another one followed. The driver appends the rest when all tasks are done, because
+Spark ends the rows of a task that fails or is killed as if there were no more. So repetition writes nothing twice:
 
     a request whose answer got lost            sent again, same key: the service answers with the first one's seqs
     a task that is retried or speculated       the same rows in the same order make the same chunks, with known keys
@@ -50,7 +50,7 @@ MAX_RECORDS = 1000
 MAX_BYTES = 256 << 10
 """Largest size of a chunk. Larger chunks are hardly faster, and leave more to the driver."""
 PENDING_BYTES = 4 << 20
-"""Most bytes that a task with many topics leaves to the driver, or one Arrow batch if that is more."""
+"""Most bytes that a task with many topics leaves to the driver, besides those of its last Arrow batch."""
 ROWS_AT_ONCE = 1000
 COLUMNS = {"topic": "topic", "value": "data", "data": "data", "key": "tag", "tag": "tag", "node": "node"}
 COLUMNS |= {"headers": "headers", "meta": "meta"}
@@ -129,15 +129,16 @@ class Plan:
         done = Written()
         with self.endpoint.client() as client:
             for batch in batches:
+                # All rows of the batches before are there. The last batch may have been cut short.
+                while sum(chunks.size for chunks in topics.values()) > PENDING_BYTES:
+                    topic, largest = max(topics.items(), key=lambda item: item[1].size)
+                    for name, part in largest.rest():
+                        self._append(client, topic, part, name, done)
                 for topic, records in _by_topic(self._topics(batch), self.records(batch)):
                     chunks = topics.setdefault(topic, Chunks(f"spark/{run}", self.max_records, self.max_bytes))
                     chunks.add(records)
                     for name, full in chunks.full():
                         self._append(client, topic, full, name, done)
-                while sum(chunks.size for chunks in topics.values()) > PENDING_BYTES:
-                    topic, largest = max(topics.items(), key=lambda item: item[1].size)
-                    for name, part in largest.rest():
-                        self._append(client, topic, part, name, done)
         for topic, chunks in topics.items():
             for name, part in chunks.rest():
                 done.rest.append((topic, name, _packed(part)))

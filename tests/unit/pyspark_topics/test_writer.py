@@ -147,9 +147,28 @@ def test_many_topics_do_not_pile_up_on_the_driver(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(writer, "PENDING_BYTES", 5000)
     rows = [(f"t{n % 50}", json.dumps("x" * 100), None, None, None) for n in range(1000)]
     done = writing.write((batch(rows[start : start + 100]) for start in range(0, 1000, 100)), "run/0")
-    assert sum(len(part) for _, _, part in done.rest) < 5000 + 50 * 500
+    assert sum(len(part) for _, _, part in done.rest) < 5000 + 100 * 120 + 50 * 500  # the last batch, and headers
     writing.finish([done])
     assert sum(map(len, service.records.values())) == 1000
+
+
+def test_a_killed_task_with_many_topics_has_sent_nothing_that_its_retry_sends_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark ends the rows of a killed task amid an Arrow batch, as if there were no more."""
+    service = Service()
+    writing = plan(monkeypatch, service)
+    monkeypatch.setattr(writer, "PENDING_BYTES", 5000)
+    rows = [(f"t{n % 50}", json.dumps(f"{n} " + "x" * 100), None, None, None) for n in range(1000)]
+    whole = [batch(rows[start : start + 100]) for start in range(0, 1000, 100)]
+    killed = writing.write(iter([*whole[:4], batch(rows[400:470])]), "run/0")
+    assert killed.records
+    again = writing.write(iter(whole), "run/0")
+    assert again.repeated == killed.records
+    writing.finish([again])
+    for topic in range(50):
+        found = [record["data"] for record in service.records[f"t{topic}"]]
+        assert found == [json.loads(row[1]) for row in rows[topic::50]]
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.text()), min_size=1, max_size=5))
