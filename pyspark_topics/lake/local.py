@@ -32,7 +32,7 @@ from pyspark_topics.client import Endpoint
 from pyspark_topics.lake import disk, layout
 from pyspark_topics.lake.deltars import Files, Tables
 from pyspark_topics.lake.layout import ABOUT, COLUMNS, EVENTS, GAPS, ONE, About, LakeError, Mark
-from pyspark_topics.offsets import Gap, Offsets
+from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Topics, all_there, parse
 from pyspark_topics.plan import Survey
 
@@ -90,8 +90,15 @@ class Directory(files.Files):
         return self._seen
 
     def lost(self, at: Offsets) -> dict[str, int]:
-        """For each topic, one past the last offset that caps or age took from its front."""
-        return {topic.name: max(topic.losses.floor, 1) for topic in self._survey().topics if topic.name in at}
+        """For each topic, one past the last offset that caps or age took from its front; its position in `at` if it is
+        gone or was created again."""
+        found = {name: position.seq for name, position in at.items()}
+        for topic in self._survey().topics:
+            now = Position(topic.head + 1, topic.epoch)
+            if topic.name in at and not offsets.recreated(at[topic.name], now):
+                topic.expired()
+                found[topic.name] = max(topic.losses.floor, 1)
+        return found
 
 
 class Service(feed.Feed):

@@ -8,6 +8,8 @@ Deletions leave no trace in a log, so rows and records are compared, a range of 
     any other, of the topic's present instance                    goes
     any, with one of the tags                                     goes
 
+Losses are asked for again after the records were read: what was lost meanwhile was not deleted.
+
 Rows of a topic that is gone, or was created again, stay unless a tag names them. Predicates name offsets
 and never tags, because Delta keeps predicates in its log.
 """
@@ -25,7 +27,7 @@ import pyarrow.dataset as ds
 from pyspark_topics.lake.deltars import offsets_in
 from pyspark_topics.lake.layout import GAPS, same_service
 from pyspark_topics.lake.local import Lake, Source
-from pyspark_topics.offsets import Position
+from pyspark_topics.offsets import Offsets, Position
 
 READ = pa.schema([pa.field("topic", pa.string()), pa.field("offset", pa.int64())])
 WINDOW = 1_000_000
@@ -59,8 +61,24 @@ def _gone(lake: Lake, source: Source, name: str, tags: Sequence[str]) -> Iterato
     rows = lake.tables.rows(name)
     if rows is None:
         return
-    latest, allowed = source.latest(), source.topics
+    latest = source.latest()
+    found = list(_missing(source, rows, latest, tags))
+    if not found:
+        return
+    source.look()
     lost = source.lost(latest)
+    for (topic, epoch), part in found:
+        dead = pc.or_(part["tagged"], pc.greater_equal(part["offset"], lost.get(topic, 1)))
+        if pc.any(dead).as_py():
+            yield (topic, epoch), pc.unique(part["offset"].filter(dead)).sort()
+
+
+def _missing(
+    source: Source, rows: ds.Dataset, latest: Offsets, tags: Sequence[str]
+) -> Iterator[tuple[Instance, pa.Table]]:
+    """For windows of each topic's instance: the rows without a record and those with one of the tags, if there are any,
+    as `offset` and `tagged`. Records that were lost since this began count as missing."""
+    allowed, lost = source.topics, source.lost(latest)
     for (topic, epoch), (least, most) in _instances(rows).items():
         if topic not in allowed:
             continue
@@ -74,11 +92,11 @@ def _gone(lake: Lake, source: Source, name: str, tags: Sequence[str]) -> Iterato
                 & (ds.field("offset") <= high)
             )
             part = rows.to_table(columns=["offset", "tag"], filter=within)
-            dead = _tagged(part["tag"], tags)
+            tagged = dead = _tagged(part["tag"], tags)
             if there:
                 dead = pc.or_(dead, _deleted(source, topic, epoch, part["offset"], max(low, lost[topic]), high))
             if pc.any(dead).as_py():
-                yield (topic, epoch), pc.unique(part["offset"].filter(dead)).sort()
+                yield (topic, epoch), pa.table({"offset": part["offset"], "tagged": tagged}).filter(dead)
 
 
 def _instances(rows: ds.Dataset) -> dict[Instance, tuple[int, int]]:

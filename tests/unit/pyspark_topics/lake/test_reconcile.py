@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.fs import DeltaStorageHandler
 
+from pyspark_topics import plan
 from pyspark_topics.lake import local, reconcile
 from pyspark_topics.lake.layout import ONE, PER_TOPIC, LakeError
 from pyspark_topics.lake.local import Lake
@@ -70,6 +72,74 @@ def test_what_a_cap_took_stays_and_what_was_deleted_behind_it_goes(scene: Scene,
     assert reconciled(scene, to) == {"orders": 3, "visits": 4}
     kept = [row["offset"] for row in rows(to) if row["topic"] == "orders"]
     assert kept == [*range(1, 11), *(number for number in range(12, 41) if (number - 1) % 10)]
+
+
+def test_what_age_took_since_the_last_checkpoint_stays_and_what_was_deleted_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path / "scene")
+    monkeypatch.setattr(plan, "clock_ms", lambda: scene.shard.clock.ms)
+    scene.shard.append("orders", *range(5), config={"ttl_ms": 60_000})
+    scene.shard.clock.advance(40_000)
+    for number in range(5):
+        put(scene, "orders", number, f"customer-{number}")
+    scene.checkpoint()
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    scene.shard.clock.advance(40_000)
+    assert [record[1] for record in scene.served()] == [6, 7, 8, 9, 10]
+    assert reconciled(scene, to) == {}
+    delete(scene, "orders", "customer-2")
+    assert reconciled(scene, to) == {"orders": 1}
+    assert [row["offset"] for row in rows(to)] == [1, 2, 3, 4, 5, 6, 7, 9, 10]
+
+
+def capped(scene: Scene) -> None:
+    scene.shard.call("configure", "orders", {"cap_records": 5})
+
+
+def aged(scene: Scene) -> None:
+    scene.shard.call("configure", "orders", {"ttl_ms": 1000})
+    scene.shard.clock.advance(5000)
+
+
+def ended(scene: Scene) -> None:
+    scene.shard.call("delete_topic", "orders")
+
+
+def created_again(scene: Scene) -> None:
+    scene.shard.call("delete_topic", "orders")
+    scene.shard.append("orders", 1)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("happen", [capped, aged, ended, created_again])
+def test_what_is_lost_while_the_records_are_read_stays(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Scene], None], stale: bool
+) -> None:
+    """A service answers each call as of now. Files are those of the first look (`stale`), and may be gone."""
+    monkeypatch.setattr(plan, "clock_ms", lambda: scene.shard.clock.ms)
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    delete(scene, "visits", "customer-7")
+    source = local.source(scene.options, reconcile.READ)
+    partitions: Any = source.partitions
+
+    def late(start: Any, end: Any) -> Any:
+        monkeypatch.setattr(source, "partitions", partitions)
+        happen(scene)
+        scene.shard.shard.commits.sync_now()
+        if stale:
+            for number in range(3):  # files stay until the next checkpoint but one
+                scene.shard.append("other", number)
+                scene.checkpoint()
+        else:
+            source.look()
+        return partitions(start, end)
+
+    monkeypatch.setattr(source, "partitions", late)
+    assert reconcile.run(Lake(to), source, (), dry_run=False, vacuum=False) == {"visits": 4}
+    assert [row["offset"] for row in rows(to) if row["topic"] == "orders"] == [*range(1, 41)]
 
 
 def test_a_tag_goes_whatever_the_service_still_has_of_it(scene: Scene, tmp_path: Path) -> None:
