@@ -11,7 +11,8 @@ Steps of a batch, and the state if the driver dies in the step:
     5 compaction, vacuum                                        a table is valid after each commit of theirs
 
 Gaps come from the source after the rows were committed: what is in the range, and neither deleted nor in the table, was
-lost by then. A loss that the source tells of rows that are in the table happened after they were read; it ends the gap.
+lost by then. A loss that the source tells of rows that are in the table happened after they were read; they are not in
+the gap (see `layout.unseen`).
 """
 
 from __future__ import annotations
@@ -289,21 +290,19 @@ class Batches:
             _say(f"columns added: {more}")
 
     def _gaps(self, spark: Any, start: Offsets, end: Offsets) -> list[dict[str, Any]]:
-        """Rows of `gaps` for the range: what the source has lost of it, up to the first row that is there."""
+        """Rows of `gaps` for the range: what the source has lost of it, without the rows that are there."""
         lost = self.source.gaps(start, end)
         if not lost:
             return []
         known = self._noticed(spark, lost)
         kept: list[tuple[Gap, int]] = []
         for gap in lost:
-            # What a topic lost by its end is of the instance that ended.
-            ended = gap.reason in ("recreated", "deleted") and gap.topic in start
-            epoch = (start if ended else end)[gap.topic].epoch
+            # A gap without an end is of the instance that ended.
+            epoch = (end if gap.last else start)[gap.topic].epoch
             gap = gap._replace(first=max(gap.first, known.get((gap.topic, epoch), 0) + 1))
-            there = self._first_row(spark, gap, epoch)
-            gap = gap if there is None else gap._replace(last=there - 1)
-            if not gap.last or gap.first <= gap.last:
-                kept.append((gap, epoch))
+            left = layout.unseen(gap, self._seen(spark, gap, epoch)) if gap.last else gap
+            if left is not None:
+                kept.append((left, epoch))
         now = datetime.now(UTC)
         return [row for gap, epoch in kept for row in layout.gap_rows([gap], {gap.topic: epoch}, now)]
 
@@ -316,18 +315,18 @@ class Batches:
         found = frame.where(frame["topic"].isin(topics)).groupBy("topic", "epoch").agg(f.max("last").alias("last"))
         return {(row["topic"], row["epoch"]): row["last"] or 0 for row in found.collect()}
 
-    def _first_row(self, spark: Any, gap: Gap, epoch: int) -> int | None:
+    def _seen(self, spark: Any, gap: Gap, epoch: int) -> tuple[int, int] | None:
+        """The first and last offset of a gap that the table has; None if it has none."""
         from pyspark.sql import functions as f
 
         name = layout.table(self.about.form, gap.topic)
         if self.sink.at(name).commit < 0:
             return None
         frame = self.sink.frame(spark, name)
-        within = (frame["topic"] == gap.topic) & (frame["epoch"] == epoch) & (frame["offset"] >= gap.first)
-        if gap.last:
-            within = within & (frame["offset"] <= gap.last)
-        found = frame.where(within).agg(f.min("offset")).collect()[0][0]
-        return None if found is None else int(found)
+        within = (frame["topic"] == gap.topic) & (frame["epoch"] == epoch)
+        within = within & frame["offset"].between(gap.first, gap.last)
+        first, last = frame.where(within).agg(f.min("offset"), f.max("offset")).collect()[0]
+        return None if first is None else (int(first), int(last))
 
     def _name_fits(self, end: Offsets) -> None:
         if self.about.form == ONE and self.store.root.startswith("file:"):

@@ -74,6 +74,8 @@ LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
 COMPACT_EVERY = 10
 """Batches between two looks for small files."""
 VACUUM_EVERY_S = 3600.0
+ENDED = frozenset(("deleted", "recreated"))
+"""Reasons of gaps that the end of a topic's instance made."""
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 200
@@ -254,6 +256,18 @@ def same_service(lake: str, known: Offsets, there: Offsets) -> None:
             f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
             "service. Take another --to"
         )
+
+
+def unseen(gap: Gap, seen: tuple[int, int] | None) -> Gap | None:
+    """The part of a gap with an end that a batch lost, if any. `seen` are the first and last offset in the gap that the
+    batch read; None: it read none.
+
+    Caps and age take records from the front, so the first one that was read ends the gap. The end of a topic takes all
+    that were left, so the gap begins after the last one."""
+    if seen is not None:
+        first, last = seen
+        gap = gap._replace(first=last + 1) if gap.reason in ENDED else gap._replace(last=first - 1)
+    return gap if gap.first <= gap.last else None
 
 
 def gap_rows(gaps: Iterable[Gap], epochs: Mapping[str, int], noticed: Any) -> list[dict[str, Any]]:

@@ -238,15 +238,13 @@ class Writer:
         known = self._noticed()
         found = []
         for gap in lost:
-            # What a topic lost by its end is of the instance that ended.
-            ended = gap.reason in ("recreated", "deleted") and gap.topic in start
-            epoch = (start if ended else end)[gap.topic].epoch
+            # A gap without an end is of the instance that ended.
+            epoch = (end if gap.last else start)[gap.topic].epoch
             upto, endless = known.get((gap.topic, epoch), (0, False))
             gap = gap._replace(first=max(gap.first, upto + 1))
-            there = None if ended else _first(rows, gap)
-            gap = gap if there is None else gap._replace(last=there - 1)
-            if gap.first <= gap.last or not (gap.last or endless):
-                found += layout.gap_rows([gap], {gap.topic: epoch}, datetime.now(UTC))
+            left = layout.unseen(gap, _seen(rows, gap)) if gap.last else gap
+            if left is not None and (left.last or not endless):
+                found += layout.gap_rows([left], {gap.topic: epoch}, datetime.now(UTC))
         return found
 
     def _noticed(self) -> dict[tuple[str, int], tuple[int, bool]]:
@@ -302,10 +300,8 @@ def read(source: Source, start: Offsets, end: Offsets) -> pa.Table:
     return pa.Table.from_batches(found, layout.arrow(COLUMNS))
 
 
-def _first(rows: pa.Table, gap: Gap) -> int | None:
-    """The first offset of a gap that was read."""
-    mask = pc.and_(pc.equal(rows["topic"], gap.topic), pc.greater_equal(rows["offset"], gap.first))
-    if gap.last:
-        mask = pc.and_(mask, pc.less_equal(rows["offset"], gap.last))
-    found = pc.min(rows["offset"].filter(mask)).as_py()
-    return None if found is None else int(found)
+def _seen(rows: pa.Table, gap: Gap) -> tuple[int, int] | None:
+    """The first and last offset of a gap that were read; None if none was."""
+    mask = pc.and_(pc.greater_equal(rows["offset"], gap.first), pc.less_equal(rows["offset"], gap.last))
+    found = pc.min_max(rows["offset"].filter(pc.and_(mask, pc.equal(rows["topic"], gap.topic)))).as_py()
+    return None if found["min"] is None else (found["min"], found["max"])

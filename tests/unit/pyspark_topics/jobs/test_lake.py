@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from pyspark_topics.jobs.cli import parser
 from pyspark_topics.lake import layout
 from pyspark_topics.lake.history import Table
 from pyspark_topics.lake.layout import About, LakeError, Mark
-from pyspark_topics.offsets import Position
+from pyspark_topics.offsets import Gap, Offsets, Position
 from tests.unit.pyspark_topics.jobs.test_lake_reconcile import Gone
 
 
@@ -105,3 +105,36 @@ def test_a_batch_is_appended_once() -> None:
 def test_a_version_of_another_run_is_not_taken_for_the_batch(tables: Tables) -> None:
     with pytest.raises(LakeError, match="another run wrote to the same table"):
         batches(tables)._append(None, "events", TWO)
+
+
+class Lossy:
+    """A source that lost a range."""
+
+    def __init__(self, gap: Gap) -> None:
+        self.gap = gap
+
+    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
+        return [self.gap]
+
+
+@pytest.mark.parametrize(
+    ("gap", "seen", "told"),
+    [
+        (Gap("a", 1, 9, "cap"), (1, 9), []),
+        (Gap("a", 1, 9, "cap"), (4, 9), [(2, 1, 3)]),
+        (Gap("a", 1, 9, "deleted"), (1, 9), []),
+        (Gap("a", 1, 9, "deleted"), (1, 5), [(2, 6, 9)]),
+        (Gap("a", 1, 9, "deleted"), None, [(2, 1, 9)]),
+        (Gap("a", 5, 0, "recreated"), None, [(1, 5, None)]),
+    ],
+)
+def test_a_gap_has_no_offset_of_a_row(
+    gap: Gap, seen: Any, told: list[tuple[int, int, int | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was created again before the batch; a gap with an end is of the instance that was read."""
+    made = batches(Tables(ONE))
+    made.source = cast(Any, Lossy(gap))
+    monkeypatch.setattr(made, "_noticed", lambda *_: {})
+    monkeypatch.setattr(made, "_seen", lambda spark, gap, epoch: seen if epoch == 2 else None)
+    found = made._gaps(None, {"a": Position(5, 1)}, {"a": Position(10, 2)})
+    assert [(row["epoch"], row["first"], row["last"]) for row in found] == told

@@ -77,6 +77,23 @@ def test_columns_as_ddl_and_as_arrow() -> None:
     assert set(layout.PARTITIONED[layout.ONE]) <= set(layout.COLUMNS)
 
 
+@pytest.mark.parametrize(
+    ("gap", "seen", "left"),
+    [
+        (Gap("a", 1, 9, "cap"), None, Gap("a", 1, 9, "cap")),
+        (Gap("a", 1, 9, "cap"), (4, 9), Gap("a", 1, 3, "cap")),
+        (Gap("a", 1, 9, "ttl"), (1, 9), None),
+        (Gap("a", 3, 9, "ttl"), (3, 9), None),
+        (Gap("a", 1, 9, "deleted"), None, Gap("a", 1, 9, "deleted")),
+        (Gap("a", 1, 9, "deleted"), (1, 9), None),
+        (Gap("a", 1, 9, "recreated"), (2, 6), Gap("a", 7, 9, "recreated")),
+        (Gap("a", 10, 9, "cap"), None, None),
+    ],
+)
+def test_what_was_read_of_a_gap_is_not_in_it(gap: Gap, seen: tuple[int, int] | None, left: Gap | None) -> None:
+    assert layout.unseen(gap, seen) == left
+
+
 def test_gap_rows_have_the_columns_of_the_table() -> None:
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     rows = layout.gap_rows([Gap("a", 3, 9, "cap"), Gap("b", 1, 0, "deleted")], {"a": 4}, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,55 @@ def test_a_loss_is_told_once_with_its_range(scene: Scene, tmp_path: Path) -> Non
     drain(writer(scene, to))
     assert gaps(to) == [("orders", 4, 18, "cap")]
     assert [row["offset"] for row in rows(to)] == [1, 2, 3, 19, 20, 21, 22, 23]
+
+
+def after_reading(monkeypatch: pytest.MonkeyPatch, happen: Callable[[pa.Table], pa.Table]) -> None:
+    """Have something happen to the rows of the next batch once they were read."""
+    read = local.read
+
+    def once(*range: Any) -> pa.Table:
+        monkeypatch.setattr(local, "read", read)
+        return happen(read(*range))
+
+    monkeypatch.setattr(local, "read", once)
+
+
+def test_what_a_cap_takes_after_it_was_read_is_no_gap(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capped(rows: pa.Table) -> pa.Table:
+        scene.shard.call("configure", "orders", {"cap_records": 2})
+        scene.shard.shard.commits.sync_now()
+        return rows
+
+    scene.shard.append("orders", *range(5))
+    to = tmp_path / "lake"
+    after_reading(monkeypatch, capped)
+    assert drain(writer(scene, to)) == 5
+    assert gaps(to) == []
+    scene.shard.call("delete_topic", "orders")
+    drain(writer(scene, to))
+    assert gaps(to) == [("orders", 6, None, "deleted")]
+
+
+@pytest.mark.parametrize(("read", "lost"), [(5, []), (2, [("orders", 3, 5, "deleted")])])
+def test_a_topic_that_is_deleted_after_it_was_read_has_lost_what_was_not(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, lost: list[Any]
+) -> None:
+    def deleted(rows: pa.Table) -> pa.Table:
+        scene.shard.call("delete_topic", "orders")
+        scene.shard.shard.commits.sync_now()
+        return rows.slice(0, read)
+
+    scene.shard.append("orders", *range(5))
+    to = tmp_path / "lake"
+    after_reading(monkeypatch, deleted)
+    done = writer(scene, to).batch()
+    assert done is not None
+    assert (done.records, done.gaps) == (read, len(lost))
+    assert gaps(to) == lost
+    drain(writer(scene, to))
+    assert gaps(to) == [*lost, ("orders", 6, None, "deleted")]
 
 
 def test_a_topic_that_is_created_again_has_rows_of_both(scene: Scene, tmp_path: Path) -> None:
