@@ -5,6 +5,7 @@ Deletions leave no trace in a log, so rows and records are compared, a range of 
     the row's offset                                              the row
     below what caps or age took from the topic's front            stays: the table is for what the service has no more
     at a record that the service has, or in a loss                stays
+    above what the source has: a backup, or a bucket that lags    stays
     any other, of the topic's present instance                    goes
     any, with one of the tags                                     goes
 
@@ -94,7 +95,8 @@ def _missing(
             part = rows.to_table(columns=["offset", "tag"], filter=within)
             tagged = dead = _tagged(part["tag"], tags)
             if there:
-                dead = pc.or_(dead, _deleted(source, topic, epoch, part["offset"], max(low, lost[topic]), high))
+                begin, end = max(low, lost[topic]), min(high, latest[topic].seq - 1)
+                dead = pc.or_(dead, _deleted(source, topic, epoch, part["offset"], begin, end))
             if pc.any(dead).as_py():
                 yield (topic, epoch), pa.table({"offset": part["offset"], "tagged": tagged}).filter(dead)
 
@@ -126,9 +128,8 @@ def _deleted(source: Source, topic: str, epoch: int, rows: Any, low: int, high: 
     tasks: Any = source.partitions(start, end) if low <= high else []
     for task in tasks:
         live += [batch["offset"] for batch in source.read(task)]
-    dead = pc.and_(
-        pc.greater_equal(rows, low), pc.invert(pc.is_in(rows, value_set=pa.chunked_array(live).combine_chunks()))
-    )
+    within = pc.and_(pc.greater_equal(rows, low), pc.less_equal(rows, high))
+    dead = pc.and_(within, pc.invert(pc.is_in(rows, value_set=pa.chunked_array(live).combine_chunks())))
     for gap in source.gaps(start, end) if low <= high else []:
         if gap.first > low:  # one at the front ends after deleted records
             dead = pc.and_(dead, pc.or_(pc.less(rows, gap.first), pc.greater(rows, gap.last or high)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,21 @@ def test_what_is_lost_while_the_records_are_read_stays(
     monkeypatch.setattr(source, "partitions", late)
     assert reconcile.run(Lake(to), source, (), dry_run=False, vacuum=False) == {"visits": 4}
     assert [row["offset"] for row in rows(to) if row["topic"] == "orders"] == [*range(1, 41)]
+
+
+def test_rows_that_the_source_does_not_have_yet_stay(scene: Scene, tmp_path: Path) -> None:
+    """A bucket lags; a backup is of an earlier time."""
+    to = tmp_path / "lake"
+    delete(scene, "orders", "customer-7")
+    backup = shutil.copytree(scene.path, tmp_path / "backup" / scene.path.name)
+    for number in range(5):
+        put(scene, "orders", number, "late")
+    scene.checkpoint()
+    drain(writer(scene, to))
+    delete(scene, "orders", "customer-8")
+    source = local.source({"path": str(backup), "coldPath": str(scene.cold)}, reconcile.READ)
+    assert reconcile.run(Lake(to), source, (), dry_run=False, vacuum=False) == {}
+    assert len(rows(to)) == 81
 
 
 def test_a_tag_goes_whatever_the_service_still_has_of_it(scene: Scene, tmp_path: Path) -> None:
