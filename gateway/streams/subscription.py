@@ -187,7 +187,8 @@ class Subscription:
             self.born = self.stream.generation
         elif self.first and reason != "source_trim":
             reason = "from_seq_too_old"
-        self.epoch, self.seq = epoch, earliest - 1
+        # Other gaps may be in the middle, with older records before them.
+        self.epoch, self.seq = epoch, earliest - 1 if reason == "recreated" else gap_to
         fields = {
             "topic": self.name,
             "reason": reason,

@@ -15,7 +15,7 @@ import pytest
 from proto.model.names import shard_of
 from tests.support.events import watch
 from tests.support.service import Service, until
-from tests.support.sse import events
+from tests.support.sse import decoded, events
 
 _numbers = itertools.count()
 
@@ -264,10 +264,16 @@ def test_what_the_source_lost_before_it_fitted_is_told(ends: Ends) -> None:
     # A stream says the same, also as the first thing of a connection.
     wid = watch(ends.service, topics={ends.dest: {"from_seq": 2}})
     with events(ends.service, wid) as stream:
+        ident = stream.upto("tombstone").id
         stream.upto("caught-up")
         told = {"topic": ends.dest, "reason": "source_trim", "gap_from": 3, "gap_to": 5}
         assert stream.of("tombstone") == [{**told, "earliest_seq": 1, "head_seq": 6}]
         assert stream.seqs(ends.dest) == [6]
+    # Its id is after the gap, so a client that returns with it gets what follows.
+    assert decoded(ident) == {ends.dest: 5}
+    with events(ends.service, wid, **{"Last-Event-ID": ident}) as stream:
+        stream.upto("caught-up")
+        assert (stream.of("tombstone"), stream.seqs(ends.dest)) == ([], [6])
 
 
 def test_deletions_are_not_forwarded_and_tags_delete_at_the_destination_too(ends: Ends) -> None:

@@ -1,4 +1,5 @@
-"""Claims about event streams that write to their connection without a turn of their task."""
+"""Claims about event streams that write to their connection without a turn of their task, and about the id of a
+tombstone."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import pytest
 import trio
 
 from gateway.http.messages import DirectWrite
+from gateway.streams.event_ids import decode
 from gateway.streams.sse import EventStream
 from gateway.streams.subscription import Item
 from tests.support.gateway_stage import Client, Stage, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
+from tests.support.routed import Net
 
 SIZE = 200_000
 
@@ -132,3 +135,36 @@ async def test_what_a_connection_left_is_sent_before_more_is_taken_from_the_queu
         await until(lambda: stuck.pieces)
         assert stuck.pieces == [b""], "only what was left of the first item"
         assert [item.what[:1] for item in stream.queue] == [b"y"]
+
+
+async def upto_caught_up(client: Client, url: str, headers: dict[str, str] | None = None) -> bytes:
+    """Open a stream; return its bytes up to its first `caught-up`."""
+    assert (await client.ask("GET", url, headers=headers)).status == 200
+    while b"event: caught-up" not in client.buffer:
+        await client._more()
+    return client.buffer
+
+
+async def test_a_client_that_returns_after_a_gap_in_the_middle_gets_what_follows_it() -> None:
+    net = Net(1)
+    shard = net.shards[0]
+    shard.call("configure", "dest", {"cap_records": 2, "discard": "reject"})
+    net.router("r", "source", "dest")
+    shard.append("source", *range(6))
+    net.settle()
+    shard.call("configure", "source", {"cap_records": 1})
+    shard.call("configure", "dest", {"cap_records": 9})
+    net.settle()
+    async with stage() as there:
+        await start_real(there, shard)
+        async with there.client() as client:
+            made = await client.ask("POST", "/v0/watch", b'{"topics":{"dest":{"from_seq":2}}}')
+            url = made.json["stream_url"]
+            got = await upto_caught_up(client, url)
+        told = re.search(rb'id: (\S+)\nevent: tombstone\ndata: .*"gap_from":3,"gap_to":5,', got)
+        assert told is not None
+        assert decode(told[1].decode(), ["dest"]).seqs == {"dest": 5}
+        async with there.client() as client:
+            got = await upto_caught_up(client, url, {"Last-Event-ID": told[1].decode()})
+        assert b"event: tombstone" not in got
+        assert re.findall(rb'"\$seq":(\d+)', got) == [b"6"]
