@@ -243,11 +243,16 @@ class Stream(ABC):
         asked: list[tuple[Subscription, Position, Pending, Hold]] = []
         shards = self.feeds.shards
         try:
-            for subscription in chosen:
+            for at, subscription in enumerate(chosen):
                 most = self._frame_bytes(subscription)
                 hold = self.feeds.budget.hold(Kind.STREAM, self.key)
                 try:
-                    await hold.grow(most)
+                    if not asked:
+                        await hold.grow(most)
+                    elif not hold.take(most):
+                        # Streams that hold memory while they wait for more would wait for each other.
+                        self._behind.extendleft(reversed(chosen[at:]))
+                        break
                     if subscription.state is not SubscriptionState.BEHIND:
                         continue
                     wanted = asking(

@@ -26,7 +26,6 @@ WITHOUT: set[str] = {
     "gateway/server/pages.py",
     "gateway/streams/prefix_feed.py",
     "gateway/streams/sse.py",
-    "gateway/streams/stream.py",
     "gateway/streams/watch_request.py",
     "packages/topics-client/topics_client/client.py",
     "packages/topics-client/topics_client/items.py",
