@@ -29,6 +29,8 @@ from gateway.contract.auth import Keyring, check_scope, restrictions, unauthoriz
 from gateway.http.chunked_body import too_large
 from gateway.http.messages import ClientGone
 from gateway.shards.client import Shards
+from gateway.streams.event_ids import TOLD
+from gateway.streams.states import SubscriptionState
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
@@ -156,6 +158,14 @@ class SocketStream(Stream):
         """Queue an answer."""
         self.put(Item("raw", None, text, None, len(text)))
 
+    def told_deleted(self) -> set[str]:
+        """Return the topics whose deletion the client has been sent. Those of a prefix are the prefix's to forget."""
+        return {
+            name
+            for name, each in self.subscriptions.items()
+            if each.state is SubscriptionState.OVER and each.handed.epoch == TOLD and not self.covered(name)
+        }
+
     async def room(self) -> None:
         """Wait until the queue holds at most `most` items."""
         while len(self.queue) > self.most:
@@ -262,6 +272,7 @@ class Conversation:
         stream = self.stream
         found = {name: each for name, each in found.items() if name in named or not stream.follows(name)}
         watched = {name for name in stream.subscriptions if stream.follows(name) or not stream.covered(name)}
+        watched -= stream.told_deleted()
         if len(watched | found.keys()) > self._limits.max_watch_topics:
             most = self._limits.max_watch_topics
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
@@ -275,6 +286,8 @@ class Conversation:
             stream.add(name, options, each.position)
         if asked.prefix is not None:
             stream.add_prefix(asked.prefix, options)
+        for name in stream.told_deleted():
+            stream.forget(name)
         return b""
 
     async def _unsubscribe(self, body: bytes, head: bytes) -> bytes:

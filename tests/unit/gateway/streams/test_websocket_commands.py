@@ -323,3 +323,37 @@ async def test_the_prefixes_of_a_socket_have_a_bound() -> None:
         await socket.wait("unsubscribed")
         socket.tell("subscribe", prefix="abc")
         await socket.wait("subscribed", 4)
+
+
+async def test_deleted_topics_leave_room_for_others() -> None:
+    async with talking(max_watch_topics=2) as (socket, harness, there):
+        for topic in ("a", "b", "c", "d", "e"):
+            harness.append(topic, 1)
+        for number, topic in enumerate(("a", "b"), 1):
+            socket.tell("subscribe", topic=topic)
+            await socket.wait("caught_up", number)
+            harness.call("delete_topic", topic)
+            there.shards[0].settle()  # type: ignore[attr-defined]
+            await socket.wait("topic_deleted", number)
+        for topic in ("c", "d", "e"):
+            socket.tell("subscribe", topic=topic, request_id=topic)
+        refused = await socket.wait("error")
+        assert (refused["request_id"], refused["detail"]["max"]) == ("e", 2)
+        assert len(socket.of("subscribed")) == 4
+        assert next(iter(there.gateway.api.live.streams)).subscriptions.keys() == {"c", "d"}
+
+
+async def test_a_prefix_still_knows_the_topics_whose_deletion_was_told() -> None:
+    async with talking(max_watch_topics=1) as (socket, harness, there):
+        harness.append("a:1", 1)
+        socket.tell("subscribe", topic="a:1")
+        await socket.wait("caught_up")
+        harness.call("delete_topic", "a:1")
+        there.shards[0].settle()  # type: ignore[attr-defined]
+        await socket.wait("topic_deleted")
+        harness.append("b", 1)
+        socket.tell("subscribe", topic="b", prefix="a:")
+        await until(lambda: len(socket.of("subscribed") + socket.of("error")) == 2)
+        assert not socket.of("error")
+        # Its list may be older than the deletion, which is not to be told twice.
+        assert next(iter(there.gateway.api.live.streams)).subscriptions.keys() == {"a:1", "b"}
