@@ -129,8 +129,7 @@ class Live:
             except TopicsError as error:
                 return await self._refuse(error, write)
             progress.begin(stream)
-            if self._draining:
-                stream.end(self._farewell(stream))
+            self.admit(stream)
             await stream.run(gone)
         finally:
             self.sessions.end(progress)
@@ -141,6 +140,11 @@ class Live:
         code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
         await write(RETRY + error_frame(code, error.message))
         return True
+
+    def admit(self, stream: Stream) -> None:
+        """End a stream that begins while the service drains. To be called before it runs."""
+        if self._draining:
+            stream.end(self._farewell(stream))
 
     async def drain(self) -> None:
         """End every stream with a last frame, and tell the shards its last positions. Waits for both."""

@@ -49,6 +49,9 @@ class Shown(Protocol):
     limits: Limits
     streams: dict[Stream, None]
 
+    def admit(self, stream: Stream) -> None:
+        """End a stream that begins while the service drains. To be called before it runs."""
+
 
 class Stream(ABC):
     """A stream without a transport. A subclass renders and sends the frames."""

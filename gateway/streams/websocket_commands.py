@@ -194,6 +194,7 @@ class Conversation:
 
     def __init__(self, live: Shown, shards: Shards, socket: Socket, audited: Audited = lambda *_: None) -> None:
         self.stream = SocketStream(live, socket)
+        self._live = live
         self._limits = live.limits
         self._keyring = live.keyring
         self._shards = shards
@@ -211,6 +212,7 @@ class Conversation:
 
     async def run(self) -> None:
         """Serve the socket until either side ends it."""
+        self._live.admit(self.stream)
         await self.stream.run(self._listen)
         if not self.stream.gone:
             # An error frame has told the client the reason, such as a stopping service or a slow client.
@@ -227,7 +229,7 @@ class Conversation:
             except (OSError, ClientGone):
                 return
             if self.stream.ending:
-                return  # a stream that is ending, such as after its key was removed, carries out no more commands
+                continue  # it carries out no more commands, and its last frame is still to be sent
             answer = await self._answer(message)
             if answer:
                 self.stream.say(answer)

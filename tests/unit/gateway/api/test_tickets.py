@@ -292,6 +292,27 @@ async def test_silence_and_large_messages_end_it_too(monkeypatch: pytest.MonkeyP
         await until(lambda: not there.gateway.api.entry.unproven.open)
 
 
+@pytest.mark.parametrize("more", [False, True], ids=["auth", "auth-and-a-command"])
+async def test_a_socket_whose_key_comes_while_the_service_stops_ends_at_once(more: bool) -> None:
+    async with staged(drain_timeout_ms=60_000) as there, connected(there) as socket:
+        over = trio.Event()
+
+        async def drain() -> None:
+            await there.gateway.drain()
+            over.set()
+
+        there.nursery.start_soon(drain)
+        await until(lambda: there.gateway.api.live._draining)
+        messages = [{"op": "auth", "token": "full"}, {"op": "ping"}][: 1 + more]
+        texts = [socket.connection.send(TextMessage(json.dumps(each))) for each in messages]
+        with trio.fail_after(30):
+            await socket.stream.send_all(b"".join(texts))
+            assert (await socket.answer())["op"] == "authenticated"
+            await ends(socket, 1012, "shutting_down")
+            await socket.stream.aclose()
+            await over.wait()
+
+
 async def test_sockets_without_a_key_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "MAX_UNPROVEN", 1)
     async with staged() as there, connected(there):
