@@ -2,7 +2,8 @@
 
 It asks a target that is unreachable or refuses again after a pause of 50 ms to 5 s. Transfers to other targets do not
 wait for it. A refused dead letter goes to the topic that its queue names now, if that is another one, or back to the
-queue if it names none any more. A refused redrive stays where it was, and its request gets the error.
+queue if it names none any more. A refused redrive stays where it was, and its request gets the error. A batch whose
+answer was lost is sent again before any other.
 
 A dead letter that is refused for what it is, as too large for a cap of its target, is parked, and holds up no other.
 The smallest parked letter of a target is sent again every 5 s; when the target takes it, the others follow.
@@ -10,8 +11,9 @@ The smallest parked letter of a target is sent again every 5 s; when the target 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
+from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import structlog
@@ -163,7 +165,7 @@ class Mover:
             waiting = _by_target(topic)
             self._forget(topic, waiting)
             for target, transfers in waiting.items():
-                for part in (self._parked(topic, target), transfers):
+                for part in self._parts(topic, target, transfers):
                     if part and target not in skipped | self.refused and (ident, target) not in self._leaving:
                         progress |= await self._sent(peers, topic, target, part)
             if not topic.outbox:
@@ -178,6 +180,16 @@ class Mover:
         for each in [each for each in self._again if each[0] == ident and each[1] not in waiting]:
             del self._again[each]
         outbox.refusals = {target: reason for target, reason in outbox.refusals.items() if target in waiting}
+        outbox.sent = {target: seqs for target, seqs in outbox.sent.items() if target in waiting}
+
+    def _parts(self, topic: Topic, target: str, transfers: dict[int, Transfer]) -> Iterator[dict[int, Transfer]]:
+        """The transfers that are sent to a target next, each part after the one before is answered. The rest of the
+        last batch goes alone: the target may have it, and would not know that any more once it had another one."""
+        last = topic.outbox.unsettled(target)
+        if not last:
+            yield self._parked(topic, target)
+            last = topic.outbox.unsettled(target)
+        yield last or transfers
 
     def _parked(self, topic: Topic, target: str) -> dict[int, Transfer]:
         """The smallest parked letter of a target, if it is time to send it again; else nothing."""
@@ -202,17 +214,17 @@ class Mover:
             return False
 
     async def _send(self, peers: Asking, topic: Topic, target: str, transfers: dict[int, Transfer]) -> bool:
-        single = (topic.id, target) in self._single
+        outbox, single = topic.outbox, (topic.id, target) in self._single
         try:
-            found, gone = _batch(topic, sorted(transfers), 1 if single else BATCH_RECORDS)
+            found, gone = _batch(topic, transfers, 1 if single else BATCH_RECORDS)
         except SegmentError:
             return False  # the topic is quarantined from now on
         if gone:
-            topic.outbox.gone(gone)
+            outbox.gone(gone)
             self.settled(topic, (), gone, None)
         if not found:
             return bool(gone)
-        seqs = [each[0] for each in found]
+        seqs = outbox.sent[target] = [each[0] for each in found]
         deliveries = [transfers[seq].deliveries for seq in seqs]
         redrives = not deliveries[0]
         letter = source_id(topic.name, topic.epoch), tuple(seqs)
@@ -222,15 +234,19 @@ class Mover:
         try:
             reply = await peers.request(peers.index_of(target), write, target, body)
         except TopicsError as error:
-            refused = transfers if redrives else {seq: transfers[seq] for seq in seqs}
+            if error.code not in _UNCERTAIN:
+                del outbox.sent[target]
+            refused = outbox.redrives(target) if redrives else {seq: transfers[seq] for seq in seqs}
             self._refused(topic, target, refused, error, sum(map(size_of, found)))
             return bool(gone)
-        topic.outbox.refusals.pop(target, None)
-        if seqs[0] in topic.outbox.parked:
-            for seq in topic.outbox.parked_for(target):
-                del topic.outbox.parked[seq]
+        if reply.extra is not None:
+            seqs = outbox.sent[target] = list(reply.extra.known)
+        outbox.refusals.pop(target, None)
+        if seqs[0] in outbox.parked:
+            for seq in outbox.parked_for(target):
+                del outbox.parked[seq]
         if self.staging.directory.by_id.get(topic.id) is topic:
-            self._remove(topic, target, seqs if reply.extra is None else list(reply.extra.known), 0 if redrives else 1)
+            self._remove(topic, target, seqs, 0 if redrives else 1)
         return True
 
     def _refused(
@@ -409,12 +425,14 @@ def _reason(error: TopicsError) -> str:
     return str((error.detail or {}).get("limit") or error.code.value)
 
 
-def _batch(topic: Topic, seqs: list[int], most: int) -> tuple[list[Found], list[int]]:
-    """The records of the first seqs, at most `most` and MAX_BATCH_BYTES; and the seqs among them that are gone."""
+def _batch(topic: Topic, transfers: dict[int, Transfer], most: int) -> tuple[list[Found], list[int]]:
+    """The records of the first transfers, at most `most` and MAX_BATCH_BYTES, by seq; and the seqs among these that are
+    gone. The first are those that were ordered first, which are the same after a start: it forgets which batch was the
+    last one that was sent."""
     found: list[Found] = []
     gone: list[int] = []
     budget = MAX_BATCH_BYTES
-    for seq in seqs:
+    for seq in transfers:
         record = one(topic, seq)
         if record is None:
             gone.append(seq)
@@ -423,4 +441,4 @@ def _batch(topic: Topic, seqs: list[int], most: int) -> tuple[list[Found], list[
             break
         found.append(record)
         budget -= size_of(record)
-    return found, gone
+    return sorted(found, key=itemgetter(0)), gone

@@ -8,8 +8,9 @@
     3  a deletion of these seqs
 
 The next batch for a target leaves when step 3 of the batch before is committed. So a target stores only the last batch
-of each source, as long as the target exists. A source may be away for any time in between. Orders, arrivals and
-deletions wait for a sync if the topic's class is `disk` or `fsync`.
+of each source, as long as the target exists. A batch whose answer was lost is sent again, alone, before any other. A
+source may be away for any time in between. Orders, arrivals and deletions wait for a sync if the topic's class is
+`disk` or `fsync`.
 
     a process dies              what happens
     source before 1             nothing was begun
@@ -17,6 +18,11 @@ deletions wait for a sync if the topic's class is `disk` or `fsync`.
     target before 2             the source asks again
     target after 2              the source asks again, and the target says that it has the records
     source, machine crash       what 3 had deleted stays deleted; no seq comes twice (`shardd.changes.seq_reservation`)
+
+A source that starts does not know which batch was the last one. It sends the transfers in the order of their orders, as
+before, so its first batch has records of that one, and the target says so. Parked letters (see below) are the
+exception: the last batch may have begun after them, or have been one of them. If those that were ordered before it
+fill a batch, and the target takes them now, its records arrive twice.
 
 A backup copies one shard after the other, so the copy of a source's shard may be older than the copy of its target's.
 The target then knows the records, or gets them a second time if later batches have replaced them: none is lost.
@@ -69,15 +75,18 @@ class Outbox:
     """The transfers of one topic by seq, whose orders are committed. `queue` arguments are the topic's queue, if it is
     one."""
 
-    __slots__ = ("ordered", "parked", "refusals", "transfers")
+    __slots__ = ("ordered", "parked", "refusals", "sent", "transfers")
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
+        """In the order of their orders, also after a start."""
         self.ordered: set[int] = set()
         """Seqs whose orders are staged."""
         self.parked: dict[int, Parked] = {}
         self.refusals: dict[str, str] = {}
         """Targets that take no transfer at present, with the reason."""
+        self.sent: dict[str, list[int]] = {}
+        """Seqs of the last batch for each target, unless it was refused."""
 
     def __bool__(self) -> bool:
         return bool(self.transfers)
@@ -114,6 +123,14 @@ class Outbox:
     def _remove(self, seq: int) -> None:
         self.transfers.pop(seq, None)
         self.parked.pop(seq, None)
+
+    def unsettled(self, target: str) -> dict[int, Transfer]:
+        """The transfers of the last batch for a target that are still here: it may have them."""
+        return {seq: self.transfers[seq] for seq in self.sent.get(target, ()) if seq in self.transfers}
+
+    def redrives(self, target: str) -> dict[int, Transfer]:
+        """The redrives to a target."""
+        return {seq: each for seq, each in self.transfers.items() if each.target == target and not each.deliveries}
 
     def parked_for(self, target: str) -> list[int]:
         """Seqs of the parked letters of a target, the smallest letter first."""

@@ -9,6 +9,7 @@ import pytest
 
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
+from shardd.queues import transfers
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
 from tests.unit.shardd.queues.test_transfers import There, carry, refused_write
@@ -137,6 +138,42 @@ async def test_a_death_on_the_way_leaves_each_letter_once(there: There, fail: st
         await carry(shard, there)
     assert data(there) == [1, 2]
     assert shard.everything("dlq") == []
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same-process", "restart"])
+async def test_letters_whose_answer_is_lost_go_before_those_of_a_later_redrive(
+    there: There, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    monkeypatch.setattr(transfers, "BATCH_RECORDS", 2)
+    shard = dead(*map(letter, range(1, 5)))
+    there.fail = "after"
+    with pytest.raises(TopicsError):
+        await redriven(shard, there, first_seq=3)
+    shard.send("redrive", "dlq", {"queue": QUEUE, "last_seq": 2})
+    shard.shard.commits.sync_now()
+    if restart:
+        disk = shard.disk
+        assert isinstance(disk, FaultDisk)
+        shard = shard.restarted(disk.after_crash("process"))
+    there.fail = ""
+    for _ in range(3):
+        await carry(shard, there)
+    assert data(there) == [3, 4, 1, 2]
+    assert shard.everything("dlq") == []
+
+
+async def test_redrives_that_wait_behind_a_batch_without_an_answer_get_an_error(there: There) -> None:
+    shard = dead(letter(1), letter(2))
+    there.fail = "after"
+    with pytest.raises(TopicsError):
+        await redriven(shard, there, last_seq=1)
+    with pytest.raises(TopicsError) as caught:
+        await redriven(shard, there, first_seq=2)
+    assert caught.value.code is ErrorCode.NOT_READY
+    there.fail = ""
+    for _ in range(3):
+        await carry(shard, there)
+    assert data(there) == [1, 2]
 
 
 async def test_what_the_queue_refuses_stays_and_the_answer_says_why(there: There) -> None:

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation
 from proto.model.errors import TopicsError, not_ready
+from shardd.queues import transfers
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
 
@@ -416,6 +417,63 @@ async def test_the_mover_asks_again_for_a_letter_that_could_not_fit(
         await trio.sleep(6)
         assert [len(r["data"]) for r in copies(there)] == [10, 3000]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_letter_that_could_not_fit_arrives_once_if_the_answer_to_its_retry_is_lost(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 2000)
+    await settle(here, there)
+    there.shard.call("configure", "dlq", {"cap_bytes": 8000})
+    here.clock.advance(5000)
+    there.fail = "after"
+    assert not await carry(here, there)
+    there.fail = ""
+    seqs = here.append("q", "x")["seqs"]
+    for _ in range(2):
+        here.call("claim", "q", {"node": "w"})
+        here.call("nack", "q", {"node": "w", "seqs": seqs})
+    await settle(here, there)
+    here.clock.advance(5000)
+    await settle(here, there)
+    assert [len(r["data"]) for r in copies(there)] == [2000, 1]
+    assert state(here)["dead_lettered"] == 2
+
+
+async def test_a_letter_arrives_once_though_one_of_a_lower_seq_is_ordered_before_its_answer(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_records": 1, "discard": "reject"})
+    here = Harness()
+    here.call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq"})
+    here.append("q", 0, 1, 2)
+    here.call("claim", "q", {"node": "w", "max": 3})
+    here.call("nack", "q", {"node": "w", "seqs": [2, 3]})
+    here.call("claim", "q", {"node": "w", "max": 3})
+    assert not await carry(here, there)  # the batch can never fit: its records go one by one
+    there.fail = "after"
+    assert not await carry(here, there)
+    there.fail = ""
+    here.call("nack", "q", {"node": "w", "seqs": [1]})
+    here.call("claim", "q", {"node": "w"})
+    there.shard.call("configure", "dlq", {"cap_records": 0})
+    await settle(here, there)
+    assert sorted(r["data"] for r in copies(there)) == [0, 1, 2]
+
+
+async def test_a_letter_arrives_once_though_its_first_deletion_fails(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfers, "BATCH_RECORDS", 1)
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 2000, 1500)
+    await settle(here, there)
+    there.shard.call("configure", "dlq", {"cap_bytes": 8000})
+    here.clock.advance(5000)
+    disk = here.disk
+    assert isinstance(disk, FaultDisk)
+    disk.fail["write"] = OSError(EIO, "the test says so")
+    await carry(here, there)
+    del disk.fail["write"]
+    await settle(here, there)
+    assert [len(r["data"]) for r in copies(there)] == [1500, 2000]
 
 
 async def test_letters_that_can_never_fit_go_where_the_queue_sends_them_now(there: There) -> None:
