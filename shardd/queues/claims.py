@@ -42,7 +42,7 @@ from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import Found, chosen, claimed, fresh, new_tokens, parse_claim, size_of, token_of
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
-from shardd.storage.errors import SegmentError, damaged
+from shardd.storage.errors import Exhausted, SegmentError, damaged
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import JobState
 from shardd.topic.job_table import Queue
@@ -236,8 +236,10 @@ class Claims:
                 cohort.due = None
                 try:
                     self._serve(topic, self._leases.current(topic), list(cohort.claimers.values()), cohort)
-                except SegmentError:
-                    continue  # the topic is quarantined, and `refuse` answers its claims
+                except SegmentError as error:
+                    if isinstance(error, Exhausted):
+                        self.refuse(topic, damaged(error))
+                    continue  # else the topic is quarantined, and `refuse` answers its claims
                 except Exception:
                     if indivisible.broken:
                         raise

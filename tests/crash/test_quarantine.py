@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -483,18 +485,20 @@ def test_whoever_waits_is_told() -> None:
     assert (error.detail or {})["reason"] == "damaged"
 
 
-def test_workers_that_wait_are_told_and_no_job_is_lost() -> None:
+@pytest.mark.parametrize(("number", "reason"), [(errno.EIO, "damaged"), (errno.EMFILE, "exhausted")])
+def test_workers_that_wait_are_told_and_no_job_is_lost(number: int, reason: str) -> None:
     disk = FaultDisk()
     shard = Harness(disk, cache_bytes=0)
     shard.call("append", "bad", {"records": [{"data": 1}], "config": {"type": "queue", "claim_jitter_ms": 5}})
     checkpoint(shard)
-    disk.unreadable = {path: OSError(5, "Input/output error") for path in disk.names if path.suffix == ".data"}
+    disk.unreadable = {path: OSError(number, os.strerror(number)) for path in disk.names if path.suffix == ".data"}
     claim = shard.send("claim", "bad", {"node": "w"})
     shard.clock.advance(10)
     shard.shard.deliver()  # not during a request
     shard.shard.flush()
     error = getattr(shard.replies[claim], "error", None)
     assert isinstance(error, TopicsError)
+    assert (error.detail or {})["reason"] == reason
     disk.unreadable.clear()
     shard.clock.advance(6_000)
     again = shard.send("claim", "bad", {"node": "w"})
