@@ -31,7 +31,7 @@ from shardd.queues import dead_letter_meta as form
 from shardd.queues.job_deletion import JobsDeleted, Saved, remove
 from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.change import Timing
-from shardd.storage.errors import SegmentError
+from shardd.storage.errors import Exhausted, SegmentError
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import JobState
 from shardd.topic.job_table import Queue
@@ -217,6 +217,9 @@ class Mover:
         outbox, single = topic.outbox, (topic.id, target) in self._single
         try:
             found, gone = _batch(topic, transfers, 1 if single else BATCH_RECORDS)
+        except Exhausted:
+            self.refused.add(target)  # after a pause the files may be read again
+            return False
         except SegmentError:
             return False  # the topic is quarantined from now on
         if gone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import EIO
+from errno import EIO, EMFILE
 from typing import Any
 
 import pytest
@@ -474,6 +474,24 @@ async def test_a_letter_arrives_once_though_its_first_deletion_fails(
     del disk.fail["write"]
     await settle(here, there)
     assert [len(r["data"]) for r in copies(there)] == [1500, 2000]
+
+
+async def test_letters_whose_files_could_not_be_opened_for_a_while_follow(
+    there: There, autojump_clock: MockClock
+) -> None:
+    disk = FaultDisk()
+    here = worn(Harness(disk, cache_bytes=0))
+    here.shard.commits.sync_now()
+    here.shard.checkpoint_now()
+    disk.unreadable = {path: OSError(EMFILE, "the test says so") for path in disk.names if path.suffix == ".data"}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.shard.mover.run, there)
+        await trio.sleep(1)
+        assert len(here.shard.mover) == 1
+        disk.unreadable.clear()
+        await trio.sleep(6)
+        assert [r["data"] for r in copies(there)] == [[1]]
+        nursery.cancel_scope.cancel()
 
 
 async def test_letters_that_can_never_fit_go_where_the_queue_sends_them_now(there: There) -> None:
