@@ -111,7 +111,7 @@ def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
     topic.expire(first_ts)
     topic.add(buffer, header.first_seq, columns)
     if topic.queue is not None and columns.due is not None:
-        topic.queue.schedule(header.first_seq, columns.due, first_ts)
+        topic.queue.schedule(header.first_seq, columns.due, 0)  # the topic's time may be ahead of the shard's
     topic.position.used(topic.records.head_seq)
     topic.last_write_ts = topic.position.commit_time(last_ts)
     if columns.key.startswith(MARK):

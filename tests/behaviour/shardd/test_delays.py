@@ -102,6 +102,20 @@ def test_delays_survive_a_restart(how: str, durability: str, durable: bool) -> N
     assert claimed(shard) == [3]
 
 
+def test_a_crash_ends_no_delay_while_the_topics_time_is_ahead_of_the_clock(shard: Harness) -> None:
+    publish(shard, None)
+    shard.clock.ms -= 3_600_000
+    shard = shard.restarted()
+    publish(shard, 1000, 10)
+    shard.clock.advance(500)
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    shard = shard.restarted(disk.after_crash("process"))
+    assert claimed(shard) == [1, 3]
+    shard.clock.advance(500)
+    assert claimed(shard) == [2]
+
+
 def test_a_job_that_was_due_and_claimed_before_a_crash_is_not_held_back_again(shard: Harness) -> None:
     publish(shard, 1000)
     shard.clock.advance(1000)
