@@ -5,7 +5,6 @@ A part gets what it calls when it is made. Callables that are bound later, by wh
     CheckpointControl.wanted      the event loop (`shardd.process.server`), which a shard of a program or a test lacks
     Scheduler.more                the same
     Reads.full                    the same: replies fill a window only where there are sockets
-    Staging.check_bucket          `Shard.await_bucket`, called for a shard that is open
     Routing.changed               the router tasks (`shardd.process.router_tasks`), as the event loop
     Inventory.shipped             the copy in a bucket joins a shard that is open
     Directory.renamed             `NameReads`, one of the parts: a directory is filled before there are any

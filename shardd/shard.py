@@ -219,8 +219,8 @@ class Shard:
     def await_bucket(self, shipped_no: int) -> None:
         """From now on, changes that wait for a sync also wait for the bucket. It has the frames up to `shipped_no`."""
         self.commits.await_bucket(shipped_no)
-        self.patience = Patience(self._staging.clock, self.commits, self._staging.limits.bucket_timeout_ms)
-        self._staging.check_bucket = self.patience.check
+        staging = self._staging
+        self.patience = staging.patience = Patience(staging.clock, self.commits, staging.limits.bucket_timeout_ms)
 
     def checkpoint_now(self, last: bool = False) -> None:
         """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""
@@ -236,7 +236,7 @@ class Shard:
             respond(Reply(request.id, error=self.moving))
             return
         if self.patience is not None and kind not in _IN_STEPS:
-            respond = self.patience.watch(request, respond)
+            respond = self.patience.watch(request.id, respond)
         respond = Answering(partial(_answer, request, respond))
         mark = self.commits.staged_total
         try:

@@ -3,13 +3,15 @@
 A request that was staged gets `503` with `outcome: "unknown"`: its frame is in the log, and it commits when the bucket
 has it. Its later answer is dropped. A request that comes while the bucket is that late is refused before anything of it
 is staged, with `outcome: "not_done"`.
+
+A parked request is not late: it waits for something else. It is watched again when its answer depends on a change.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from proto.ipc.message import Message, Reply, Request
+from proto.ipc.message import Message, Reply
 from proto.model.errors import TopicsError, not_ready
 from shardd.changes.transactions import Respond
 from shardd.clock import Clock
@@ -21,10 +23,10 @@ REASON = "bucket_away"
 class _Open:
     """A request that is not answered yet."""
 
-    __slots__ = ("due", "expired", "request", "respond", "waits")
+    __slots__ = ("due", "expired", "ident", "respond", "waits")
 
-    def __init__(self, request: Request, respond: Respond, due: float) -> None:
-        self.request = request
+    def __init__(self, ident: int, respond: Respond, due: float) -> None:
+        self.ident = ident
         self.respond = respond
         self.due = due
         self.waits = True
@@ -37,7 +39,7 @@ class _Open:
             self.respond(message)
 
     def expire(self, error: TopicsError) -> None:
-        self(Reply(self.request.id, error=error))
+        self(Reply(self.ident, error=error))
         self.expired = True
 
 
@@ -58,9 +60,9 @@ class Patience:
         if self.lost:
             raise self._error("nothing was written", "not_done")
 
-    def watch(self, request: Request, respond: Respond) -> Respond:
-        """A `respond` that is called in time."""
-        watched = _Open(request, respond, self._clock.monotonic() + self._patience_s)
+    def watch(self, ident: int, respond: Respond) -> Respond:
+        """The `respond` of a request that is called in time, from now on."""
+        watched = _Open(ident, respond, self._clock.monotonic() + self._patience_s)
         self._open.append(watched)
         return watched
 

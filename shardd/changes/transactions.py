@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -49,6 +50,14 @@ class TopicChange(Change, eq=False):
         """Make the change visible, and answer its request."""
 
 
+class InTime(Protocol):
+    """Answers requests in time while the bucket is late: see `shardd.changes.patience`."""
+
+    def check(self) -> None: ...
+
+    def watch(self, ident: int, respond: Respond) -> Respond: ...
+
+
 class Staging:
     """The parts that every changing operation needs: directory, log, clock, and the events to report changes to."""
 
@@ -74,8 +83,18 @@ class Staging:
         self.events = events
         self.clock = clock
         self.limits = limits
-        self.check_bucket: Callable[[], None] = lambda: None
+        self.patience: InTime | None = None
+        """Set by `Shard.await_bucket`."""
+
+    def check_bucket(self) -> None:
         """Raises `503` while changes wait too long for the bucket. Call it before staging one that requires a sync."""
+        if self.patience is not None:
+            self.patience.check()
+
+    def watch(self, ident: int, respond: Respond) -> Respond:
+        """The `respond` of a parked request whose answer depends on a change from now on: it is called in time, also if
+        the bucket is late."""
+        return respond if self.patience is None else self.patience.watch(ident, respond)
 
     def has_room(
         self,

@@ -40,7 +40,7 @@ from shardd.queues.cohorts import Claimer, Cohort, Key, dealt
 from shardd.queues.finishing import Finished, finish
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import Found, chosen, claimed, fresh, new_tokens, parse_claim, size_of, token_of
-from shardd.queues.leases import Leases, LeasesChanged, change_leases
+from shardd.queues.leases import Leases, LeasesChanged, change_leases, leases_wait
 from shardd.storage.change import Timing
 from shardd.storage.errors import Exhausted, SegmentError, damaged
 from shardd.storage.indivisible import indivisible
@@ -109,14 +109,18 @@ class Claims:
         if error is not None and (finished is None or not finished.changes):
             claimer.refuse(error)
         elif finished is not None:
+            claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
             finished.when_settled(partial(self.give, topic, claimer, [], Timing()))
         else:
             self.give(topic, claimer, [], Timing())
 
     def take(self, topic: Topic, queue: Queue, claimer: Claimer) -> None:
-        """Serves a claim, or lets it wait."""
+        """Serves a claim, or lets it wait. Raises `503` if the bucket is late, and leases that it would get wait for a
+        sync. A stream just waits then."""
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records.count)
+        if may and not claimer.stream and leases_wait(topic):
+            self._staging.check_bucket()
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
             if self._serve(topic, queue, [claimer]):
                 return
@@ -283,6 +287,8 @@ class Claims:
         if cohort is not None:
             for claimer, part in served:
                 self._leave(cohort, claimer)
+                if not claimer.stream:  # a stream has no time to be answered in, and would lose its leases
+                    claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
                 if part and not claimer.stream:
                     self._remember(claimer, topic, part)
         if transfers:  # before the answers, because these count the ready jobs

@@ -209,6 +209,14 @@ def forgets(topic: Topic) -> bool:
     return config.durability.logged and not config.leases_durable and not queue.unlogged
 
 
+def leases_wait(topic: Topic) -> bool:
+    """Whether the next change of leases waits for a sync."""
+    config = topic.assigned_config
+    if forgets(topic):
+        return config.durability.reaches_device
+    return config.leases_durable and config.durability.acks_synced
+
+
 def change_leases(change: LeasesChanged) -> None:
     """Stages a change of leases that the job table has already, if it is logged or `follows` another one. Otherwise it
     is done at once, or taken back: then raises `Undone`."""

@@ -218,3 +218,75 @@ def test_a_read_that_waits_for_records_is_not_answered_by_the_deadline(shard: Ha
     shard.clock.advance(1500)
     shard.shard.sample(0)
     assert isinstance(shard.replies[ident], Parked)
+
+
+# Claims while the bucket is away
+
+
+@pytest.fixture
+def queue() -> Harness:
+    harness = Harness(bucket_timeout_ms=1000)
+    harness.call("configure", "q", {"type": "queue", "durability": "fsync", "leases_durable": True})
+    harness.append("q", 1)
+    harness.shard.await_bucket(harness.shard.commits.synced_no)
+    return harness
+
+
+def claim(shard: Harness, **fields: Any) -> int:
+    ident = shard.send("claim", "q", {"node": "w", **fields})
+    shard.shard.flush()
+    return ident
+
+
+def deliver(shard: Harness, after_ms: int) -> None:
+    shard.clock.advance(after_ms)
+    shard.shard.deliver()
+    shard.shard.sample(0)
+
+
+def test_a_claim_that_waited_for_jobs_is_answered_in_time(queue: Harness) -> None:
+    held = claim(queue)
+    queue.shard.commits.shipped(sync(queue))
+    waiting = claim(queue, wait_ms=30_000)
+    job = said(queue, held)["claimed"][0]
+    queue.send("nack", "q", {"node": "w", "seqs": [1], "lease_ids": [job["lease_id"]]})
+    queue.shard.flush()
+    queue.shard.commits.shipped(sync(queue))
+    deliver(queue, 0)
+    upto = sync(queue)
+    deliver(queue, 999)
+    assert isinstance(queue.replies[waiting], Parked)
+    deliver(queue, 1)
+    assert late(queue, waiting)["outcome"] == "unknown"
+    queue.shard.commits.shipped(upto)
+    assert queue.call("peek_jobs", "q")["in_flight"] == 1
+
+
+def test_a_claim_whose_wait_ends_before_its_ack_is_safe_is_answered_in_time(queue: Harness) -> None:
+    held = claim(queue)
+    queue.shard.commits.shipped(sync(queue))
+    lease = said(queue, held)["claimed"][0]["lease_id"]
+    waiting = claim(queue, wait_ms=5000, ack={"seqs": [1], "lease_ids": [lease]})
+    upto = sync(queue)
+    deliver(queue, 5000)
+    assert isinstance(queue.replies[waiting], Parked)
+    deliver(queue, 1000)
+    assert late(queue, waiting)["outcome"] == "unknown"
+    queue.shard.commits.shipped(upto)
+    assert queue.everything("q") == []
+
+
+@pytest.mark.parametrize("jitter", [0, 5])
+def test_a_claim_whose_leases_would_wait_is_refused_while_the_bucket_is_late(queue: Harness, jitter: int) -> None:
+    queue.send("configure", "q", {"claim_jitter_ms": jitter})
+    queue.shard.flush()
+    queue.shard.commits.shipped(sync(queue))
+    write(queue, "q", 2)
+    upto = sync(queue)
+    queue.clock.advance(1000)
+    assert late(queue, claim(queue))["outcome"] == "not_done"
+    queue.shard.commits.shipped(upto)
+    again = claim(queue)
+    deliver(queue, 10)
+    queue.shard.commits.shipped(sync(queue))
+    assert said(queue, again)["claimed"][0]["deliveries"] == 1
