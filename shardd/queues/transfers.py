@@ -238,7 +238,7 @@ class Mover:
             reply = await peers.request(peers.index_of(target), write, target, body)
         except TopicsError as error:
             if error.code not in _UNCERTAIN:
-                del outbox.sent[target]
+                outbox.sent.pop(target, None)
             refused = outbox.redrives(target) if redrives else {seq: transfers[seq] for seq in seqs}
             self._refused(topic, target, refused, error, sum(map(size_of, found)))
             return bool(gone)
