@@ -22,7 +22,7 @@ from shardd.replication.store import Refused, Unreachable
 from shardd.storage import catalog
 from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
-from tests.support.roles import TIMING, Pair
+from tests.support.roles import TIMING, Machine, Pair
 from tests.support.shipped import SMALL
 
 NAMES = ShardNames(0)
@@ -103,17 +103,23 @@ async def test_a_standby_hears_where_each_process_of_the_holder_is(tmp_path: Pat
         nursery.cancel_scope.cancel()
 
 
+async def replaced(pair: Pair) -> tuple[Machine, Machine]:
+    """A holder that was replaced, with a record that its successor lacks, and that successor."""
+    one = pair.machine("one")
+    await one.open()
+    await one.write("a", 1)
+    two = pair.machine("two")
+    await pair.until(lambda: two.role.holder)
+    await two.take_over()
+    await two.write("a", "of two")
+    await one.write("a", "of one")
+    return one, two
+
+
 async def test_a_replaced_holder_is_over_and_its_differing_tail_is_set_aside(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)
-        one = pair.machine("one")
-        await one.open()
-        await one.write("a", 1)
-        two = pair.machine("two")
-        await pair.until(lambda: two.role.holder)
-        await two.take_over()
-        await two.write("a", "of two")
-        await one.write("a", "of one")
+        one, two = await replaced(pair)
         assert "another machine" in one.role.reason
         assert not one.role.serving()
         one.stop()
@@ -133,14 +139,7 @@ async def test_a_stop_during_a_restore_keeps_the_position_of_the_restored_files(
     """The next start would take them for frames of this machine alone, and set them aside."""
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)
-        one = pair.machine("one")
-        await one.open()
-        await one.write("a", 1)
-        two = pair.machine("two")
-        await pair.until(lambda: two.role.holder)
-        await two.take_over()
-        await two.write("a", "of two")
-        await one.write("a", "of one")
+        one, _ = await replaced(pair)
         one.stop()
         one.start()
         carry, stopped = one.local.carry, threading.Event()
