@@ -6,6 +6,7 @@ A part gets what it calls when it is made. Callables that are bound later, by wh
     Scheduler.more                the same
     Reads.full                    the same: replies fill a window only where there are sockets
     Routing.changed               the router tasks (`shardd.process.router_tasks`), as the event loop
+    Staging.serving               the term in the bucket, as the event loop
     Inventory.shipped             the copy in a bucket joins a shard that is open
     Directory.renamed             `NameReads`, one of the parts: a directory is filled before there are any
     Parts.met                     the quarantine, which has to load topics again through those parts

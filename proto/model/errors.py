@@ -145,6 +145,15 @@ def starting(message: str) -> TopicsError:
     return not_ready(message, reason=STARTING, outcome="not_done")
 
 
+def not_renewed(outcome: str) -> TopicsError:
+    """`503 not_ready`: the shard may not answer now, because its term in the bucket is not renewed."""
+    return not_ready(
+        "this machine could not renew its term in the bucket, so another one may hold the shard; retry shortly",
+        reason="term_not_renewed",
+        outcome=outcome,
+    )
+
+
 def is_passing(error: TopicsError | None, shard: int) -> bool:
     """Whether this shard refused a request, before any of it was done, that it or its next holder takes in a moment.
     False for an error that names another shard, or says what was done."""

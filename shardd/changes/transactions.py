@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from proto.ipc.message import Message, Reply, Request
-from proto.model.errors import TopicsError, not_ready
+from proto.model.errors import TopicsError, not_ready, not_renewed
 from proto.model.limits import Limits
 from shardd.changes.admission import Growth, too_many_bytes
 from shardd.changes.allowance import Allowance, Waiter
@@ -85,11 +85,24 @@ class Staging:
         self.limits = limits
         self.patience: InTime | None = None
         """Set by `Shard.await_bucket`."""
+        self.serving: Callable[[], bool] | None = None
+        """Whether requests may be answered at a moment; None: always. Set by `Shard.serve_while`."""
 
     def check_bucket(self) -> None:
         """Raises `503` while changes wait too long for the bucket. Call it before staging one that requires a sync."""
         if self.patience is not None:
             self.patience.check()
+
+    @property
+    def silent(self) -> bool:
+        """Whether no request may be answered now."""
+        return self.serving is not None and not self.serving()
+
+    def check_term(self) -> None:
+        """Raises `503` while no request may be answered. Call it before anything is staged that gives out what counts
+        as given also if the answer is withheld."""
+        if self.silent:
+            raise not_renewed("not_done")
 
     def watch(self, ident: int, respond: Respond) -> Respond:
         """The `respond` of a parked request whose answer depends on a change from now on: it is called in time, also if

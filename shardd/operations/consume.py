@@ -36,6 +36,7 @@ class Consume:
         self._staging = staging
 
     def take(self, request: Request[Take], respond: Respond) -> None:
+        self._staging.check_term()
         topic, name, before = self._asked(request)
         found = _next(topic, before.seq)
         if found is None:

@@ -22,7 +22,7 @@ from proto.ipc.in_hand import InHand, Mark
 from proto.ipc.message import Cancel, Message, NoMore, Reply, Request, Status, Taken
 from proto.ipc.remote import RemoteRouter
 from proto.ipc.transport import Group, MessageSocket
-from proto.model.errors import MOVING, TopicsError, not_ready
+from proto.model.errors import MOVING, TopicsError, not_renewed
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
@@ -81,6 +81,7 @@ class Server:
         send = self._send if remote is None else self._send_either
         if serving is not None:
             send = partial(_send_if, serving, send)
+            shard.serve_while(serving)
         self._census = census or Census({})
         self._census.changed = self._reported
         self._responds: dict[bytes, _Respond] = {}
@@ -338,22 +339,16 @@ class Server:
 
 
 def _send_if(serving: Callable[[], bool], send: Callable[[Message, bytes], int], message: Message, peer: bytes) -> int:
-    """Send a reply if this machine may answer at this moment, else a refusal. What was refused because the shard moves
-    was not done in any case."""
-    if isinstance(message, Reply) and not _moves(message.error) and not serving():
-        message = Reply(
-            message.id,
-            error=not_ready(
-                "this machine could not renew its term in the bucket, so another one may hold the shard; retry shortly",
-                reason="term_not_renewed",
-                outcome="unknown",
-            ),
-        )
+    """Send a reply if this machine may answer at this moment, else a refusal. What was refused because the shard moves,
+    or may not answer, was not done in any case."""
+    if isinstance(message, Reply) and not _undone(message.error) and not serving():
+        message = Reply(message.id, error=not_renewed("unknown"))
     return send(message, peer)
 
 
-def _moves(error: TopicsError | None) -> bool:
-    return error is not None and (error.detail or {}).get("reason") == MOVING
+def _undone(error: TopicsError | None) -> bool:
+    detail = None if error is None else error.detail
+    return detail is not None and (detail.get("reason") == MOVING or detail == not_renewed("not_done").detail)
 
 
 def _status_if(serving: Callable[[], bool], status: Callable[[], Status]) -> Status:

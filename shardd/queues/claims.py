@@ -31,7 +31,7 @@ from proto.api import answers
 from proto.api.answers import ClaimedJob
 from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import Claim, Jobs, LettersSent
-from proto.model.errors import TopicsError, not_a_queue, topic_not_found
+from proto.model.errors import TopicsError, not_a_queue, not_renewed, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, Staging, performance, to_json
@@ -78,6 +78,7 @@ class Claims:
     # Waiting claims
 
     def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
+        self._staging.check_term()
         asked, finishes = parse_claim(request, self._staging.limits)
         topic, queue = self._leases.look(request)
         claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
@@ -238,6 +239,9 @@ class Claims:
                 self.changed(topic)
             if cohort.due is not None and cohort.due <= now:
                 cohort.due = None
+                if self._staging.silent:
+                    self.refuse(topic, not_renewed("not_done"))
+                    continue
                 try:
                     self._serve(topic, self._leases.current(topic), list(cohort.claimers.values()), cohort)
                 except SegmentError as error:

@@ -43,6 +43,7 @@ class JobStreams:
     def take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
         """Claims jobs for the stream in option `stream`. Waits until there are some and it may hold more, at most
         `cohorts.STREAM_WAIT_S`."""
+        self._leases.staging.check_term()
         topic, queue = self._leases.look(request)
         stream = request.options.stream
         claimer = Claimer(self._claim(request), stream, (caller, request.id), request.id, respond)

@@ -88,8 +88,8 @@ BROKEN_MACHINES: dict[str, tuple[Edit, ...]] = {
     "what a machine may not answer is taken for not done": (
         Edit(
             "shardd/process/server.py",
-            'reason="term_not_renewed",\n                outcome="unknown",\n',
-            'reason="term_not_renewed",\n                outcome="not_done",\n',
+            'not_renewed("unknown")',
+            'not_renewed("not_done")',
         ),
     ),
 }

@@ -40,6 +40,18 @@ def test_takes_walk_the_topic_and_move_the_cursor() -> None:
     assert take(shard) == (3, b'"c"')
 
 
+def test_a_take_leaves_the_cursor_while_no_answer_may_be_sent() -> None:
+    shard = fsynced()
+    shard.append("t", 1)
+    answers = False
+    shard.shard.serve_while(lambda: answers)
+    with pytest.raises(TopicsError) as refused:
+        take(shard)
+    assert refused.value.detail == {"reason": "term_not_renewed", "outcome": "not_done"}
+    answers = True
+    assert take(shard) == (1, b"1")
+
+
 def test_takes_that_wait_for_one_sync_get_different_records() -> None:
     shard = fsynced()
     shard.append("t", *range(20))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
+from types import SimpleNamespace
 
 import trio
 
-from proto.ipc.message import Message, Parked, Reply, Status
-from proto.model.errors import ErrorCode, moving
-from shardd.process.server import _send_if, _status_if, _to_the_end, in_slices
+from proto.ipc.askers import Census
+from proto.ipc.message import Message, Packet, Parked, Reply, Request, Status
+from proto.ipc.operations import Claim
+from proto.model.errors import ErrorCode, moving, not_ready, not_renewed
+from proto.model.limits import Limits
+from shardd.process.server import Server, _send_if, _status_if, _to_the_end, in_slices
+from tests.support.harness import Harness
+from tests.support.queues import claim, queue
 
 
 def test_a_machine_that_may_not_answer_refuses_in_place_of_each_reply() -> None:
@@ -31,7 +37,32 @@ def test_a_machine_that_may_not_answer_refuses_in_place_of_each_reply() -> None:
     assert sent[2] == (parked, b"g0.1"), "it promises nothing"
     moved = Reply(9, error=moving(3))
     send(moved, b"g0.1")
-    assert sent[3] == (moved, b"g0.1"), "it was not done, whichever machine holds the shard"
+    undone = Reply(10, error=not_renewed("not_done"))
+    send(undone, b"g0.1")
+    partly = Reply(11, error=not_ready("x", **(undone.error.detail or {}), redriven=2))  # type: ignore[union-attr]
+    send(partly, b"g0.1")
+    last, _ = sent.pop()
+    assert isinstance(last, Reply)
+    assert last.error is not None
+    assert last.error.detail == not_renewed("unknown").detail, "some of it was done"
+    assert [message for message, _ in sent[3:]] == [moved, undone], "not done, whichever machine holds the shard"
+
+
+def test_a_machine_that_may_not_answer_leases_no_job() -> None:
+    shard = queue(Harness())
+    shard.append("q", 0)
+    sent: list[tuple[Message, bytes]] = []
+    serving = False
+    socket = SimpleNamespace(send=lambda message, peer: sent.append((message, peer)))
+    served = Server(shard.shard, socket, Limits(), serving=lambda: serving, census=Census({"g0": 1}))  # type: ignore[arg-type]
+    ask = Request(1, Claim(), "q", b'{"node":"w","max":1}')
+    served._handle([(b"g0.1", Packet([ask]))])
+    ((refusal, _),) = sent
+    assert isinstance(refusal, Reply)
+    assert refusal.error is not None
+    assert refusal.error.detail == {"reason": "term_not_renewed", "outcome": "not_done"}
+    serving = True
+    assert [job["deliveries"] for job in claim(shard)] == [1]
 
 
 def test_the_status_says_whether_the_machine_may_answer() -> None:

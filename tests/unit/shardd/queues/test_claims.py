@@ -353,6 +353,43 @@ def test_a_stream_that_waited_long_is_told_so(shard: Harness) -> None:
     assert shard.shard.claims.next_due is None
 
 
+def refused(shard: Harness, ident: int) -> Any:
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    return reply.error.detail
+
+
+def test_while_no_answer_may_be_sent_nothing_is_leased_and_nothing_finished(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    held = seqs(claim(shard, "w", 1))
+    answers = False
+    shard.shard.serve_while(lambda: answers)
+    asked = [send_claim(shard, "w", 1, ack={"seqs": held}), send_claim(shard, "w", 1, wait_ms=9), take(shard, "s", 1)]
+    assert [refused(shard, ident) for ident in asked] == [{"reason": "term_not_renewed", "outcome": "not_done"}] * 3
+    assert counters(shard) == (1, 1)
+    answers = True
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, ack={"seqs": held})] == [(2, 1)]
+
+
+@pytest.mark.parametrize("jitter", [0, 5])
+def test_a_claim_that_waits_is_refused_when_there_are_jobs_and_no_answer_may_be_sent(jitter: int) -> None:
+    shard = queue(Harness(), claim_jitter_ms=jitter)
+    answers = True
+    shard.shard.serve_while(lambda: answers)
+    asked = [send_claim(shard, "w", 1, wait_ms=20_000), take(shard, "s", 1)]
+    shard.clock.advance(5)
+    shard.shard.deliver()
+    assert all(map(shard.parked, asked))
+    answers = False
+    shard.append("q", 0)
+    shard.clock.advance(5)
+    shard.shard.deliver()
+    assert [refused(shard, ident)["outcome"] for ident in asked] == ["not_done"] * 2
+    assert shard.shard.claims.next_due is None
+    assert counters(shard) == (1, 0)
+
+
 def reasons(shard: Harness) -> dict[int, str | None]:
     return {job["$seq"]: job.get("reason") for job in shard.call("peek_jobs", "q")["jobs"]}
 
