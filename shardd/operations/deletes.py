@@ -56,6 +56,8 @@ class Deletes:
         if match is not None:
             topic.records.look(before_seq, match, bound)  # what cannot be read is found before anything is logged
         durability = topic.assigned_config.durability
+        if durability.acks_synced:
+            self._staging.check_bucket()
         frame = RecordsDeleted(before_seq, match, bound, now + topic.position.ahead_ms)
         change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)
         if durability.logged or topic.records.floor <= topic.position.logged_seq:

@@ -69,6 +69,7 @@ class Leases:
     def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
         _, jobs = parse_jobs(ACK, request, self.staging.limits)
         topic, queue = self.look(request)
+        # Also if the bucket is late: were the ack refused, its job would be delivered again and again meanwhile.
         with indivisible:
             before, skipped = acked(queue, jobs)
             change = _Acked(

@@ -290,3 +290,23 @@ def test_a_claim_whose_leases_would_wait_is_refused_while_the_bucket_is_late(que
     deliver(queue, 10)
     queue.shard.commits.shipped(sync(queue))
     assert said(queue, again)["claimed"][0]["deliveries"] == 1
+
+
+def test_an_ack_is_logged_while_the_bucket_is_late_so_that_its_job_is_not_delivered_again(shard: Harness) -> None:
+    shard.send("configure", "jobs", {"type": "queue", "durability": "fsync"})
+    write(shard, "jobs", 1)
+    shard.shard.commits.shipped(sync(shard))
+    held = shard.send("claim", "jobs", {"node": "w"})
+    shard.shard.flush()
+    shard.shard.commits.shipped(sync(shard))
+    lease = said(shard, held)["claimed"][0]["lease_id"]
+    write(shard, "jobs", 2)
+    sync(shard)
+    shard.clock.advance(1000)
+    ack = shard.send("ack", "jobs", {"node": "w", "seqs": [1], "lease_ids": [lease]})
+    shard.shard.flush()
+    deliver(shard, 40_000)
+    assert late(shard, ack)["outcome"] == "unknown"
+    assert shard.call("claim", "jobs", {"node": "v"})["claimed"] == [], "though the lease has ended"
+    shard.shard.commits.shipped(sync(shard))
+    assert [record["data"] for record in shard.everything("jobs")] == [2]

@@ -46,6 +46,31 @@ def restarted(shard: Harness, how: str) -> Harness:
     return shard.restarted(disk.after_crash("process"))
 
 
+@pytest.mark.parametrize("body", [{"before_seq": 3}, {"match": "x"}])
+@pytest.mark.parametrize("indexing", [False, True], ids=["at once", "after its index"])
+def test_a_deletion_that_would_wait_is_not_done_while_the_bucket_is_late(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], indexing: bool
+) -> None:
+    monkeypatch.setattr("shardd.operations.tag_indexing.AT_ONCE", 0 if indexing else 10)
+    shard = Harness(bucket_timeout_ms=1000)
+    shard.call("configure", "a", {"durability": "fsync"})
+    shard.call("configure", "disk")
+    write(shard, "x", "y", "z")
+    write(shard, "x", "y", "z", topic="disk")
+    commits = shard.shard.commits
+    shard.shard.await_bucket(commits.synced_no)
+    shard.send("append", "a", {"records": [{"data": 1}]})
+    shard.shard.flush()
+    commits.sync_now()
+    shard.clock.advance(1000)
+    with pytest.raises(TopicsError) as refused:
+        delete(shard, **body)
+    assert refused.value.detail == {"reason": "bucket_away", "outcome": "not_done"}
+    assert delete(shard, "disk", **body)["deleted"] > 0, "it does not wait for the bucket"
+    commits.shipped(commits.synced_no)
+    assert seqs(shard) == [1, 2, 3, 4]
+
+
 HOW = pytest.mark.parametrize("how", ["clean", "crash", "checkpoint", "twice"])
 
 TAGS = ["msg", "msg-1", "msg-2", "message", "chat-42:a", "chat-42:b", "chat-421:x", "", None, "Ünï:1", "Ünï:2", "日本"]
