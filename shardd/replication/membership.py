@@ -112,14 +112,21 @@ class Membership:
         found = None
         with trio.move_on_after(self._patience_s * (2 if isinstance(request, LookAround) else 1)):
             if isinstance(request, Publish):
-                constant = {name: getattr(self._own, name) for name in ("address", "key", "endpoint")}
-                await self._try(partial(publish, self._store, replace(request.member, **constant)), self._writes)
+                await self._try(partial(self._publish, request.member), self._writes)
             elif isinstance(request, CreateMove):
                 await self._try(partial(create_move, self._store, request.move), self._writes)
             else:
                 found = await self._look(getattr(request, "from_move", 0))
         self.roster.answered(request, found, self.now(), time.time())
         self._wake.set()
+
+    def _publish(self, member: Member) -> None:
+        """Write this machine's object. Other machines take its time to be after its last write, also if that one was
+        given up: it is read when the thread of writes is free."""
+        own = self._own
+        at_ms = round(1000 * time.time())
+        made = replace(member, at_ms=at_ms, address=own.address, key=own.key, endpoint=own.endpoint)
+        publish(self._store, made)
 
     async def _look(self, from_move: int) -> Found | None:
         """The findings of a look; None if a part of them could not be read."""

@@ -8,8 +8,9 @@ machines may see different members, and each member's word counts for itself onl
     PLACEABLE    it changed within twice the time to live                by its rank    yes
     UNPROVEN     it has not changed since it was found, or for two       by its rank    no
                  thirds of the time to live: it may be lost
-    HELD_BACK    its wall clock is wrong by more than a second, or it    last           only of a machine that leaves,
-                 comes and goes and got a shard within the hour                         if none is placeable
+    HELD_BACK    its wall clock is certainly wrong by more than a        last           only of a machine that leaves,
+                 second, or it comes and goes and got a shard within                    if none is placeable
+                 the hour
     LEAVING      it says so                                              never          no: it gives all of them away
     (none)       unchanged for twice the time to live: it is away        never          no
 
@@ -67,7 +68,7 @@ class Member(Struct, frozen=True, omit_defaults=True):
     endpoint: str = ""
     """Where its first shard hears other machines, the others at the ports after it; port 0 if each has any."""
     at_ms: Number = 0
-    """Its wall clock when it wrote this."""
+    """Its wall clock when it began to write this, after its write before was over."""
     place: str = ""
     """The running system and the directory in it: a copy of the directory has another one."""
     beat: Number = 0
@@ -95,6 +96,8 @@ class Sighting:
     member: Member
     changed_at: float
     """End of the look that first showed the object as it is."""
+    after_s: float | None = None
+    """The observer's wall clock before the object was written as it is; None if it was there at the first look."""
     proven: bool = False
     """Whether it changed lately."""
     away: bool = False
@@ -118,13 +121,13 @@ class Members:
         for machine, member in objects.items():
             sighting = self._sightings.get(machine)
             if sighting is None:
-                self._sightings[machine] = Sighting(member, now)
+                self._sightings[machine] = Sighting(member, now, before_s)
             elif (sighting.member.nonce, sighting.member.beat) != (member.nonce, member.beat):
                 if sighting.away:
                     sighting.returned_at.append(now)
-                sighting.member, sighting.changed_at = member, now
+                sighting.skewed = _skewed(member, sighting.after_s, now_wall_s)
+                sighting.member, sighting.changed_at, sighting.after_s = member, now, before_s
                 sighting.proven, sighting.away = True, False
-                sighting.skewed = _skewed(member, before_s, now_wall_s)
         for machine, sighting in self._sightings.items():
             unchanged_s, time_to_live = began - sighting.changed_at, self._longer(sighting.member)
             if machine not in objects or unchanged_s >= 2 * time_to_live:
@@ -164,6 +167,7 @@ class Members:
 
 
 def _skewed(member: Member, after_s: float | None, before_s: float) -> bool:
-    """Whether a wall clock is certainly wrong: the object was written between these times of the observer's clock."""
+    """Whether a wall clock is certainly wrong: it was read between these times of the observer's clock. It is read
+    after the write of the object that was seen before, and before the next one, which may take long."""
     wall_s = member.at_ms / 1000
     return wall_s - before_s > SKEW_S or (after_s is not None and after_s - wall_s > SKEW_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -131,6 +132,30 @@ async def test_a_write_that_hangs_delays_no_news() -> None:
         publish(store, member("b"))
         await heard.until("a", "b")
         go_on.set()
+
+
+async def test_the_time_in_an_object_is_after_the_write_before_it_also_if_that_was_given_up() -> None:
+    store = bucket()
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def fault(operation: str, name: str) -> StoreError | None:
+        if operation == "put" and name == "members/a":
+            hangs.set()
+            go_on.wait(60)
+        return None
+
+    async with running(store) as (membership, heard):
+        await heard.until("a")
+        store.fault = fault
+        await until(hangs.is_set)
+        before = written(store, "a").beat
+        await until(lambda: membership._writes.statistics().tasks_waiting)
+        at_s = time.time()
+        await until(lambda: time.time() > at_s + 0.005)
+        ended_ms = round(1000 * time.time())
+        go_on.set()
+        await until(lambda: written(store, "a").beat > before + 1)
+        assert written(store, "a").at_ms >= ended_ms
 
 
 async def test_a_look_may_take_longer_than_a_third_of_the_time_to_live() -> None:

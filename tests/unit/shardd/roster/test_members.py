@@ -90,7 +90,7 @@ def test_a_machine_that_says_so_is_leaving(observer: Observer) -> None:
     assert observer.look(Member("a", "n", beat=99, leaving=True)) == {"a": Standing.LEAVING}
 
 
-@pytest.mark.parametrize(("skew", "standing"), [(4.1, "held back"), (-4.1, "held back"), (0.9, "placeable")])
+@pytest.mark.parametrize(("skew", "standing"), [(4.1, "held back"), (-7.1, "held back"), (0.9, "placeable")])
 def test_a_wall_clock_that_is_certainly_wrong_holds_a_machine_back(
     observer: Observer, skew: float, standing: str
 ) -> None:
@@ -102,6 +102,25 @@ def test_an_object_that_was_written_long_before_it_was_seen_proves_no_wrong_cloc
     written = Member("a", "n", beat=99, at_ms=round(1000 * observer.wall_s))
     observer.pass_time(500)
     assert observer.look(written) == {"a": Standing.PLACEABLE}
+
+
+@pytest.mark.parametrize("beat", [1, 99])
+def test_a_write_that_takes_long_proves_no_wrong_clock(observer: Observer, beat: int) -> None:
+    """A machine reads its clock before it writes, and looks meanwhile show the object before."""
+    observer.lives(9)
+    began_ms = round(1000 * observer.wall_s)
+    observer.lives(3, beats=False)
+    observer.pass_time(0.1)
+    assert observer.look(Member("a", "n" if beat > 1 else "m", beat=beat, at_ms=began_ms)) == {"a": Standing.PLACEABLE}
+    assert observer.lives(3) == {"a": Standing.PLACEABLE}
+
+
+def test_a_write_that_was_given_up_and_was_done_all_the_same_proves_no_wrong_clock(observer: Observer) -> None:
+    observer.lives(9)
+    began_ms = round(1000 * observer.wall_s)
+    assert observer.lives(12, beats=False) == {"a": Standing.UNPROVEN}
+    observer.pass_time(3)
+    assert observer.look(Member("a", "n", beat=99, at_ms=began_ms)) == {"a": Standing.PLACEABLE}
 
 
 def test_a_flapping_machine_gets_one_shard_an_hour(observer: Observer) -> None:
