@@ -41,6 +41,7 @@ from shardd.replication.messages import (
 from shardd.replication.names import SERVICE, ShardNames, number_of
 from shardd.replication.outage import Outage
 from shardd.replication.parts import PartError
+from shardd.replication.seal import Sealed
 from shardd.replication.store import Absent, Exists, Store, StoreError, Unsealed
 
 _KINDS = {Kind.FRAMES: parts.FRAMES, Kind.FENCE: parts.FENCE, Kind.END: parts.END}
@@ -175,6 +176,11 @@ class Objects:
         except StoreError:
             pass  # reading it tells
         return True
+
+    def restored(self, part: int) -> None:
+        """The shard was restored from a manifest that does without the parts up to this one."""
+        if isinstance(self.store, Sealed):
+            self.store.forget(self.names.log, part)
 
     def _missing_at(self, number: int) -> int:
         """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later

@@ -149,6 +149,13 @@ class Sealed:
             self.get(name)
         return self._seals[name]
 
+    def forget(self, log: str, upto: int) -> None:
+        """Forget the seals of the parts of a log up to this number, which a manifest was restored in place of. What was
+        read or created there may be a fence in a gap of the log, which the part behind it does not follow."""
+        with self._lock:
+            for name in [each for each in self._seals if each.startswith(log) and (number_of(each) or 0) <= upto]:
+                del self._seals[name]
+
     def _keep(self, kept: OrderedDict[str, _A], name: str, value: _A, most: int) -> None:
         with self._lock:
             kept[name] = value

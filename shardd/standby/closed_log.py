@@ -204,7 +204,10 @@ class ClosedLog:
                 case Apply(part):
                     return self._apply(part, self._objects.frames(part))
                 case Restore():
-                    return self._restore()
+                    answer = self._restore()
+                    if isinstance(answer, Position):
+                        self._objects.restored(answer.part)
+                    return answer
         raise AssertionError(request)
 
     def _apply(self, part: Part, frames: memoryview) -> Result:

@@ -17,12 +17,14 @@ from shardd.offline.fetch import fetch
 from shardd.replication import manifests, parts, seal
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.browse import Damaged
+from shardd.replication.messages import Position, ReadPart, Restore, Result
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import Sealed, open_bucket
 from shardd.replication.store import Store, Unsealed, Unsuitable
 from tests.support.bucket import MemoryStore
 from tests.support.fault_disk import FaultDisk
 from tests.support.shipped import SMALL, Shipped, contents, restored
+from tests.unit.shardd.standby.test_closed_log import Files
 
 NAMES = ShardNames(0)
 KEY = b"k" * 32
@@ -117,6 +119,40 @@ def test_another_part_of_the_same_service_does_not_fit_into_the_chain(both: Both
     both.below.objects[name] = bytes(stranger._store.get(name))
     with pytest.raises(Damaged, match="does not follow the part before"):
         list(fetch(FaultDisk(boot=7), both.fresh(), Path("/data"), None, both.shard.limits, None))
+
+
+def test_a_restored_shard_follows_the_log_behind_a_fence_in_a_gap_of_it(both: Both, tmp_path: Path) -> None:
+    """A candidate was stopped before it created its fence, and retention had removed the part in that place."""
+    number = int(both.named("part")[-2][-20:])
+    del both.below.objects[NAMES.part(number - 1)]
+    store = both.fresh()
+    fence = parts.encode(parts.Part(number - 1, parts.FENCE, 9, b"o" * 16, 1, 0))
+    store.create(NAMES.part(number - 1), fence)
+    standby = Files(store, tmp_path)  # type: ignore[arg-type]
+    assert standby.objects.carry(ReadPart(number)) is Result.DAMAGED
+    position = standby.closed.carry(Restore())
+    assert isinstance(position, Position)
+    assert position.part == number - 1
+    standby.position = position
+    assert standby.follow() is Result.DONE
+    assert standby.position.part == number + 1
+    assert contents(standby.opened()) == contents(both.shard)
+
+
+def test_a_restore_forgets_no_part_behind_it(both: Both) -> None:
+    """And none of another shard."""
+    name, last = both.named("part")[-2:]
+    store, other = both.fresh(), ShardNames(1).part(1)
+    store.create(other, b"another shard")
+    seals = [store.seal_of(each) for each in (name, last, other)]
+    stranger = Sealed(MemoryStore(), KEY, both.encrypts)
+    stranger.create(name, bytes(store.get(name)))
+    both.below.objects[name] = bytes(stranger._store.get(name))
+    store.forget(NAMES.log, int(name[-20:]) - 1)
+    with pytest.raises(Unsealed, match="does not follow the part before"):
+        store.get(name)
+    store.forget(NAMES.log, int(name[-20:]))
+    assert [store._seals.get(each) for each in (name, last, other)] == [None, *seals[1:]]
 
 
 def test_a_manifest_that_is_missing_between_others_is_told(both: Both) -> None:
