@@ -4,8 +4,9 @@
               (`shardd.routers.copy_recovery`). Topics whose source is in a shard that cannot start wait for it; the
               others are served meanwhile
     pull      one task for each source: one request for all lanes that are in step with the pull
-    catch up  one task for each lane that is not in step: it began before the pull's position, its topic was full, or it
-              is held. The task pulls for this lane alone, with growing pauses while nothing fits, until it is in step
+    catch up  one task for each lane that is not in step: it began before the pull's position, its topic was full, its
+              copies were undone, or it is held. The task pulls for this lane alone, with growing pauses while nothing
+              fits or stays, until it is in step
 
 A source is asked again as soon as it has answered; it answers when it has records. If a source does not exist any more,
 its routers are removed. This also finishes a deletion that was interrupted.
@@ -217,13 +218,18 @@ class Forward:
             return None
 
     def _present(self, pull: _SourcePull) -> list[tuple[Topic, Lane]]:
-        """The members that still belong to the pull, with their lanes. Removes the others."""
+        """The members that still belong to the pull, with their lanes. Removes the others. One that is before the
+        position of the pull catches up: its copies were undone, and without a pause they may be for ever."""
         found = []
         for ident, topic in list(pull.members.items()):
-            if _is_of(topic, pull) and self._shard.directory.by_id.get(ident) is topic and topic.lane is not None:
-                found.append((topic, topic.lane))
-            else:
+            lane = topic.lane
+            if lane is None or not self._exists(topic, pull):
                 del pull.members[ident]
+            elif lane.cursor < pull.at:
+                del pull.members[ident]
+                self._place_behind(topic, pull)
+            else:
+                found.append((topic, lane))
         return found
 
     async def _copy_all(self, pull: _SourcePull, pulled: Pulled) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardd.process.server import Server
 from shardd.shard import opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
+from tests.support.routed import Net
 
 
 async def test_routers_wait_until_pressure_is_low_again(short_path: Path) -> None:
@@ -58,3 +60,48 @@ async def test_routers_wait_until_pressure_is_low_again(short_path: Path) -> Non
                 nursery.cancel_scope.cancel()
     finally:
         socket.close()
+
+
+class _Counted(Peers):
+    """Counts what is asked. After far too many requests it answers none, so that a test with a loop ends."""
+
+    asked = 0
+
+    async def request(self, *args: Any, **options: Any) -> Any:
+        self.asked += 1
+        if self.asked > 1000:
+            await trio.sleep_forever()
+        return await super().request(*args, **options)
+
+
+async def test_copies_that_are_undone_for_ever_are_tried_again_with_pauses(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """After a failed sync no other follows: a change of `b` was given up, and each copy would wait for a sync. The
+    copies of `c`, which waits for none, are made."""
+    net = Net(1)
+    harness = net.shards[0]
+    for topic in ("a", "b", "c"):
+        harness.append(topic, 0, config={"durability": "ephemeral"})
+    for dest in ("b", "c"):
+        net.router("r", "a", dest)
+    peers = _Counted(harness.shard, 0, links(1, timeout_s=20))
+    forward = Forward(harness.shard, peers)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(forward.run)
+        await trio.sleep(1)
+        harness.append("a", 1)
+        await trio.sleep(1)
+        assert [net.data(dest) for dest in ("b", "c")] == [[0, 1]] * 2
+        harness.disk.fail["sync"] = OSError(EIO, "input/output error")  # type: ignore[attr-defined]
+        assert harness.reply("configure", "b", {"cap_records": 10}).error is not None
+        assert harness.call("stats")["wal"]["read_only"] == 1
+        before = peers.asked
+        harness.append("a", 2)
+        await trio.sleep(60)
+        assert peers.asked - before < 40
+        assert [net.data(dest) for dest in ("b", "c")] == [[0, 1], [0, 1, 2]]
+        harness.append("a", 3)
+        await trio.sleep(1)
+        assert net.data("c") == [0, 1, 2, 3]
+        nursery.cancel_scope.cancel()
