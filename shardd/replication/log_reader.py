@@ -29,7 +29,8 @@ class LogGone(ShardError):
 
 
 class Frames(NamedTuple):
-    """Consecutive frames: their numbers, the lowest and the highest commit time, and their bytes."""
+    """Consecutive frames: their numbers, their lowest and highest commit time, and their bytes. Times are in ms since
+    1970, 0 if no frame has one."""
 
     first_no: int
     last_no: int
@@ -96,7 +97,7 @@ class LogReader:
             self.next_no += 1
             end = at
             if ts_ms:
-                first_ms = first_ms or ts_ms
+                first_ms = min(first_ms or ts_ms, ts_ms)  # a topic's time may be ahead of the next one's
                 last_ms = max(last_ms, ts_ms)
         if not end:
             raise OSError(f"{path}, offset {self._offset}: frame {first_no} is not there, although it was synced")

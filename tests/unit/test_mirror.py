@@ -50,7 +50,6 @@ WITHOUT: set[str] = {
     "shardd/recovery/quarantine.py",
     "shardd/recovery/replay.py",
     "shardd/replication/checkpoint_files.py",
-    "shardd/replication/log_reader.py",
     "shardd/replication/objects.py",
     "shardd/routers/copy_recovery.py",
     "shardd/routers/source.py",
