@@ -8,12 +8,14 @@ part that it needs, up to the moment. Without any manifest the log has to begin 
     none at all             it does not                  REFUSE: no copy of a checkpoint was finished yet
     all are later           part 1 begins with frame 1   take the log
     all are later           it does not                  REFUSE: the bucket does not reach back to the moment
-    one                     a hole in the log after it   REFUSE, unless the moment is before the hole
+    one                     a hole in the log after it   REFUSE, unless the moment seems to be before the hole
     one                     its log ends before upto_no  REFUSE: parts were deleted by hand
 
 Frames are not in the order of their times: a topic's time may be ahead of the clock. So the log is taken up to its last
 frame that is not later than the moment, and `shardd.offline.rewind` cuts each topic at its own time. That frame is
-looked for up to the next manifest, which was made after the moment, or to a hole behind a frame that is later.
+looked for up to the next manifest, which was made after the moment, or to a hole behind a frame that is later. That
+frame's topic may be ahead, and the hole have had frames from before the moment. So the restore names the hole, or is
+refused if a part behind it has such frames.
 
 The caller gives a directory that nothing else uses, and removes it if this fails. So nothing is synced here.
 """
@@ -47,13 +49,15 @@ class Fetched:
     frame_no: int = 0
     last_ms: int = 0
     """Commit time of the last frame, ms since 1970; 0 if it has none."""
+    problem: str = ""
+    """Behind which damage the log was not read, although it may have frames from before the moment."""
 
 
 def fetch(
     disk: Disk, store: Store, data: Path, cold: Path | None, limits: Limits, until_ms: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Fetch all shards. Yields maps of kind `progress`, `shard`, and finally `fetched`. Blocks. Raises `Damaged`,
-    `Mismatch`, `StoreError`, OSError."""
+    """Fetch all shards. Yields maps of kind `progress`, `shard`, `problem` for what a shard may lack, and finally
+    `fetched`. Blocks. Raises `Damaged`, `Mismatch`, `StoreError`, OSError."""
     shards, created_ms = shards_of(store)
     with ThreadPoolExecutor(AHEAD) as threads:
         for index in range(shards):
@@ -62,6 +66,8 @@ def fetch(
                 yield {"kind": "progress", "done": size}
             done = shard.fetched
             yield {"kind": "shard", "shard": index, "part": done.part, "frame": done.frame_no, "last_ms": done.last_ms}
+            if done.problem:
+                yield {"kind": "problem", "problem": done.problem}
     yield {"kind": "fetched", "shards": shards, "created_ms": created_ms}
 
 
@@ -124,14 +130,19 @@ class _Shard:
                     if until_ms is not None and not 0 < part.last_ms <= until_ms:
                         end, upto_no = _upto(part, frames, until_ms, 0 if head is None else head.upto_no)
                     log.write(part.first_no, frames, end)
-                    passed = end < len(frames)
-                if end or not passed:
+                    if part.last_ms:  # one without times says nothing of the moment
+                        passed = end < len(frames)
+                if end or not (passed or part.has_frames):
                     self.fetched.part, self.fetched.frame_no = part.number, upto_no
                     self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
                 yield len(frames)
-        except Damaged:
-            if not passed:
+        except Damaged as error:
+            if until_ms is None or before is None or not passed or self._earlier(until_ms, numbers, before.number):
                 raise
+            self.fetched.problem = (
+                f"{error}. The log is restored up to there: if the time of a topic was ahead of the clock, records of "
+                "other topics may be missing"
+            )
         finally:
             log.close()
         log.cut()
@@ -141,6 +152,12 @@ class _Shard:
                 f"{self._browser.names.log}: the log ends with frame {self.fetched.frame_no}, but the manifest needs "
                 f"frames up to {head.upto_no}: parts are missing. Put them back, or delete the manifests behind them"
             )
+
+    def _earlier(self, until_ms: int, numbers: list[int], after: int) -> bool:
+        """Whether a part behind part `after` has a frame that is not later than the moment, as far as they can be
+        read."""
+        behind = self._browser.headers(number for number in numbers if number > after)
+        return any(0 < part.first_ms <= until_ms for part in behind)
 
     def _check(self, number: int, last_no: int, part: Part) -> None:
         """Check that a part is the next one, `number`, and that no frame after `last_no` is missing. Raises

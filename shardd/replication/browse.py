@@ -100,6 +100,16 @@ class Browser:
         except (PartError, Absent, Unsealed) as error:
             raise self._damaged(name, error) from None
 
+    def headers(self, numbers: Iterable[int]) -> Iterator[Part]:
+        """The headers of parts, in order, without those that are missing or were changed."""
+        yield from (found for found in self._ahead(self._header_or_none, numbers) if found is not None)
+
+    def _header_or_none(self, number: int) -> Part | None:
+        try:
+            return self.header(number)
+        except Damaged:
+            return None
+
     def parts(self, numbers: Iterable[int]) -> Iterator[tuple[Part, memoryview]]:
         """Header and frames of parts, in order. Raises `Damaged`."""
         yield from self._ahead(self.part, numbers)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from shardd.offline.fetch import fetch
 from shardd.replication import checkpoint_copies
 from shardd.replication.browse import Damaged
 from shardd.replication.names import ShardNames
@@ -96,6 +99,61 @@ def test_a_moment_before_a_missing_part_does_not_need_it(shard: Shipped) -> None
     for moment, _ in moments[1:]:
         with pytest.raises(Damaged, match="4 to 4 are missing"):
             restored(shard, moment)
+
+
+def _problems(shard: Shipped, until_ms: int) -> list[str]:
+    found = fetch(FaultDisk(boot=7), shard.store, Path("/data"), None, shard.limits, until_ms)
+    return [each["problem"] for each in found if each["kind"] == "problem"]
+
+
+def test_a_hole_behind_a_topic_whose_time_is_ahead_is_told_or_refused(shard: Shipped) -> None:
+    """Its frame is later than the moment, but says nothing of the times in the part behind it, which is gone."""
+    shard.append("ahead", 0)
+    shard.shard.directory.find("ahead").position.clock_set(shard.clock.now_ms() - 3_600_000)
+    moments = []
+    for topics in (("b", "ahead"), ("b", "ahead"), ("ahead", "b")):
+        for topic in topics:
+            shard.append(topic, len(moments))
+        shard.sync()
+        shard.ship()
+        moments.append((shard.clock.now_ms(), shard.everything("b")))
+        shard.clock.advance(1000)
+    assert [_problems(shard, moment) for moment, _ in moments] == [[]] * 3
+    del shard.store.objects[NAMES.part(3)]  # after the fence and the first one
+    for moment, _ in moments[:2]:
+        (problem,) = _problems(shard, moment)
+        assert "3 to 3 are missing" in problem
+        assert "records of other topics may be missing" in problem
+        assert restored(shard, moment).everything("b") == moments[0][1]
+    with pytest.raises(Damaged, match="3 to 3 are missing"):
+        restored(shard, moments[2][0])
+
+
+def test_a_hole_behind_a_part_without_times_is_refused(shard: Shipped) -> None:
+    """Such a part has the frame of a failed sync alone."""
+    shard.append("a", 1, config={"durability": "fsync"})
+    shard.sync()
+    shard.ship()
+    shard.send("append", "a", {"records": [{"data": 2}]})
+    shard.shard.flush()
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    disk.faults[len(disk.calls)] = OSError(5, "input/output error")
+    shard.sync()
+    shard.ship()
+    shard.clock.advance(1000)
+    shard.append("a", 3)
+    shard.sync()
+    shard.ship()
+    moment = shard.clock.now_ms()
+    shard.clock.advance(1000)
+    shard.append("a", 4)
+    shard.sync()
+    shard.ship()
+    assert [record["data"] for record in restored(shard, moment).everything("a")] == [1, 3]
+    del shard.store.objects[NAMES.part(4)]  # after the fence, the first one and that without times
+    with pytest.raises(Damaged, match="4 to 4 are missing"):
+        restored(shard, moment)
 
 
 def test_a_moment_before_what_the_bucket_has_is_refused(shard: Shipped) -> None:

@@ -55,6 +55,22 @@ def test_a_manifest_whose_files_lead_elsewhere_writes_nothing(shard: Shipped, pa
     assert any(name in problem for problem in next(iter(replica.verify(shard.store)))["problems"])
 
 
+def test_headers_are_those_that_can_be_read(shard: Shipped) -> None:
+    for number in range(3):
+        shard.append("a", number)
+        shard.sync()
+        shard.ship()
+    with ThreadPoolExecutor(2) as threads:
+        browser = Browser(shard.store, 0, threads)
+        last = max(number for number, _ in browser.numbers(1))
+        del shard.store.objects[NAMES.part(last - 1)]
+        changed = bytearray(shard.store.objects[NAMES.part(last - 2)])
+        changed[50] ^= 1
+        shard.store.objects[NAMES.part(last - 2)] = bytes(changed)
+        wanted = range(last - 3, last + 1)
+        assert [part.number for part in browser.headers(wanted)] == [last - 3, last]
+
+
 def test_no_file_is_written_through_a_link(shard: Shipped, tmp_path: Path) -> None:
     outside, data = tmp_path / "outside", tmp_path / "data"
     outside.mkdir()
