@@ -65,6 +65,9 @@ def _reshard(data: Path, job: dict[str, Any], limits: Limits) -> int:
 
     try:
         result = Reshard(RealDisk(), data, SystemClock(), limits).run(job["shards"], progress)
+    except SegmentError as error:
+        _say(kind="error", message=f"{error}: if `topics verify` names a damaged topic, salvage it first")
+        return 1
     except (RecoveryError, OSError) as error:
         _say(kind="error", message=str(error))
         return 1

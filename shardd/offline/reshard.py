@@ -37,6 +37,7 @@ from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import ASIDE
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk
+from shardd.storage.errors import Exhausted, SegmentError
 from shardd.storage.owner import Owner, owner_of
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
@@ -156,7 +157,10 @@ class Reshard:
         copy.position.logged_upto(topic.records.head_seq)
         size = 0
         for batch in topic.records.batches:
-            copy.records.restore(copied_batch(batch))
+            try:
+                copy.records.restore(copied_batch(batch))
+            except SegmentError as error:
+                raise _unread(topic, error) from error
             size += batch.size
             if size >= PIECE_BYTES:
                 self._checkpoint(target)
@@ -213,6 +217,13 @@ class Reshard:
             file.close()
         self._disk.replace(temporary, path)
         self._disk.sync_dir(self._data)
+
+
+def _unread(topic: Topic, error: SegmentError) -> RecoveryError:
+    """What ends an attempt when a topic's records cannot be read."""
+    if isinstance(error, Exhausted):
+        return RecoveryError(f"{error}: raise the limit of open files, or free memory, and try again")
+    return RecoveryError(f'topic "{topic.name}" is damaged ({error}): salvage it first')
 
 
 def copied_topic(topic: Topic, ident: int) -> Topic:

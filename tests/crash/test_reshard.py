@@ -16,6 +16,8 @@ from shardd.offline.reshard import DECISION, MACHINE, MANIFEST, STAGING, Reshard
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage import catalog
+from shardd.storage.batch import Batch
+from shardd.storage.errors import Exhausted
 from tests.support.fault_disk import Crash, FaultDisk, Node, Survival
 from tests.support.harness import FakeClock, Harness
 from tests.support.routed import Net
@@ -216,9 +218,23 @@ def test_damage_stops_it_before_anything_is_changed() -> None:
     path = next(p for p in sorted(disk.names) if p.suffix == ".data")
     disk.names[path].data[90] ^= 1
     before = {p: bytes(n.data) for p, n in disk.names.items()}
-    with pytest.raises((RecoveryError, Exception), match="checksum"):
+    with pytest.raises(RecoveryError, match=r'topic "topic:\d" is damaged \(.*checksum.*\): salvage it first') as error:
         reshard(disk, 3)
+    assert str(path) in str(error.value)
     assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
+
+
+def test_a_lack_of_descriptors_is_not_told_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = loaded(2)
+
+    def exhausted(batch: Batch) -> Batch:
+        raise Exhausted("seg.data: too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shardd.offline.reshard.copied_batch", exhausted)
+        with pytest.raises(RecoveryError, match="too many open files: raise the limit of open files"):
+            reshard(disk, 3)
+    assert reshard(disk, 3) == 3
 
 
 @pytest.mark.parametrize("place", ["lost+found/wal", "topics/00000000000000ff"])

@@ -41,7 +41,6 @@ WITHOUT: set[str] = {
     "shardd/changes/transactions.py",
     "shardd/checkpoint/adopt.py",
     "shardd/checkpoint/write.py",
-    "shardd/offline/__main__.py",
     "shardd/offline/offline_routers.py",
     "shardd/offline/reshard.py",
     "shardd/offline/rewind.py",
