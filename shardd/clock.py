@@ -19,7 +19,8 @@ delays and idempotency windows that are shorter than its error are over then. Da
 ahead is handled per topic, so that other topics are not affected:
 
     a topic's newest record     is in the future: the topic's own time is ahead by the difference (`ahead_ms`), for
-                                commit times and TTLs, until the clock jumps ahead or the next start compares again
+                                commit times, TTLs and idempotency windows, until the next start compares again. A
+                                jump of the clock makes it smaller
     a queue's newest row        is in the future: its leases and delays end earlier by the difference, so none lasts
                                 longer than it was to
 

@@ -6,7 +6,8 @@
     block          size of the last reservation of seqs in this process; 0 before the first
     reserving      a further reservation is staged, and no write waits for it
     last_ts        the newest commit time, in ms; commit times never decrease with seq
-    ahead_ms       ms by which the topic's time is ahead of the clock, because the clock was ahead at earlier writes
+    ahead_ms       ms by which the topic's time is ahead of the clock, because the clock was ahead at earlier writes. A
+                   start sets it, and a jump of the clock makes it smaller
     durable_head   the last seq that is on the device for certain. For classes whose records are visible before a sync;
                    see `shardd.routers.source`
     logged_seq     the last seq that is not in memory only. A stop loses the records after it that were written while
@@ -61,7 +62,7 @@ class LogPosition:
         self.reserving = staged
 
     def commit_time(self, now_ms: int) -> int:
-        """`$ts` of a write made now, in ms: the time of the clock, but never less than that of an earlier write."""
+        """`$ts` of a write made now, in ms: the topic's time, but never less than that of an earlier write."""
         self.last_ts = max(self.last_ts, now_ms + self.ahead_ms)
         return self.last_ts
 
@@ -70,7 +71,7 @@ class LogPosition:
         self.last_ts = max(self.last_ts, ts_ms)
 
     def clock_set(self, now_ms: int) -> None:
-        """The clock begins at `now_ms`, which may be before the newest commit time."""
+        """The clock begins at `now_ms`. If the newest commit time is later, the topic's time begins there."""
         self.ahead_ms = max(self.last_ts - now_ms, 0)
 
     def clock_jumped(self, ms: int) -> int:
