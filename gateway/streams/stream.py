@@ -25,7 +25,7 @@ from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
 from gateway.streams.prefix_feeds import PrefixFeeds
 from gateway.streams.states import OPEN, STREAM, StreamEvent, StreamState, SubscriptionEvent, SubscriptionState, after
-from gateway.streams.subscription import Item, Subscription
+from gateway.streams.subscription import Item, Subscription, Throttle
 from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
 from gateway.streams.watch_request import Options
 from gateway.streams.wildcard import Wildcard
@@ -63,7 +63,7 @@ class Stream(ABC):
         self.names = live.names
         self.subscriptions: dict[str, Subscription] = {}
         self.wildcards: dict[str, Wildcard] = {}
-        self.throttled: dict[str, TopicsError] = {}
+        self.throttled: dict[str, Throttle] = {}
         """Topics whose records come later, with the reason; the client has not been told yet."""
         self.generation = generation
         self._live = live
@@ -108,8 +108,8 @@ class Stream(ABC):
         """Tell the client of throttled topics, and apply the ladder for slow clients. Called every `TICK_S`."""
         if self.throttled and not self.sending:
             throttled, self.throttled = self.throttled, {}
-            error = next(iter(throttled.values()))
-            self.put(self.problem(error.status, error.message, sorted(throttled), error.retry_after_ms))
+            message, retry_after_ms = next(iter(throttled.values()))
+            self.put(self.problem(429, message, sorted(throttled), retry_after_ms))
         for wildcard in self.wildcards.values():
             if not self.sending and (what := wildcard.news()):
                 self.put(self.problem(429, *what))

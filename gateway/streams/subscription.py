@@ -23,13 +23,20 @@ from proto.ipc.operations import Fed
 from proto.model.errors import ErrorCode, TopicsError
 
 
+class Throttle(NamedTuple):
+    """What a client hears of a throttled topic."""
+
+    message: str
+    retry_after_ms: int | None
+
+
 class Carrier(Protocol):
     """A stream, as its subscriptions see it."""
 
     feeds: TopicFeeds
     generation: int
     """Counts the topics of the session that ended or were made again."""
-    throttled: dict[str, TopicsError]
+    throttled: dict[str, Throttle]
     """Topics whose records come later, with the reason."""
 
     def deleted(self, subscription: Subscription) -> None:
@@ -114,7 +121,8 @@ class Subscription:
             self.stream.behind(self)
 
     def throttled(self, error: TopicsError) -> None:
-        self.stream.throttled[self.name] = error
+        # Not the error itself: its traceback keeps the frame that read, and the memory that the read held.
+        self.stream.throttled[self.name] = Throttle(error.message, error.retry_after_ms)
 
     def fall_behind(self) -> None:
         self.feed = None

@@ -97,7 +97,10 @@ class Reply(Struct, Generic[A], array_like=True, tag=2):
     def checked(self) -> Reply[A]:
         """This reply. Raises its error."""
         if self.error is not None:
-            raise self.error
+            try:
+                raise self.error
+            finally:
+                del self  # or else its error's traceback holds all frames until the garbage collector runs
         return self
 
     def found(self) -> A:

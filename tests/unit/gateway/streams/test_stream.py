@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, cast
 
 import trio
@@ -11,11 +12,12 @@ from gateway.admission.body_budget import Budget
 from gateway.contract.auth import EVERYBODY, Keyring
 from gateway.streams.event_ids import Position
 from gateway.streams.stream import MOST_READS, Stream
-from gateway.streams.subscription import Item
+from gateway.streams.subscription import Item, Throttle
 from gateway.streams.topic_feed import TopicFeeds, frame_bytes
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
 from proto.ipc.operations import Fed
+from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 
 STREAMS = 10
@@ -108,3 +110,35 @@ async def test_streams_that_return_together_do_not_wait_for_each_others_memory(a
         assert all("raw" not in stream.kinds and not stream.throttled for stream in streams)
         nursery.cancel_scope.cancel()
     assert live.budget.used == 0
+
+
+class Refused:
+    async def reply(self) -> Reply[Fed]:
+        return Reply(1, error=TopicsError(ErrorCode.THROTTLED, "busy", retry_after_ms=5000))
+
+    def abandon(self) -> None:
+        """The reply has come."""
+
+
+class BusyShard(HeldShard):
+    """A shard that throttles every read."""
+
+    def ask(self, *_: Any) -> Any:
+        return Refused()
+
+
+async def test_a_read_that_the_shard_throttles_holds_no_memory_until_it_is_repeated(autojump_clock: MockClock) -> None:
+    live = Live(BusyShard())
+    stream = Reader(live)
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            live.feeds.nursery = nursery
+            stream.add("a", OPTIONS, Position(1, 0, 0))
+            nursery.start_soon(stream.run, None)
+            await wait_all_tasks_blocked()
+            assert stream.throttled == {"a": Throttle("busy", 5000)}
+            assert live.budget.used == 0
+            nursery.cancel_scope.cancel()
+    finally:
+        gc.enable()
