@@ -104,6 +104,10 @@ class Stream(ABC):
     ) -> Item:
         """Return an error frame as an item."""
 
+    async def owed(self) -> list[Item]:
+        """Return what an ending stream sends before its last frame. Waits for it for a bounded time."""
+        return []
+
     def tick(self, now: float) -> None:
         """Tell the client of throttled topics, and apply the ladder for slow clients. Called every `TICK_S`."""
         if self.throttled and not self.sending:
@@ -215,7 +219,7 @@ class Stream(ABC):
         """Read for the subscriptions that are behind, some at a time, in turn. Waits while the queue is over half
         full."""
         try:
-            while self._behind:
+            while self._behind and self.state in OPEN:
                 while not self._has_room():
                     self._roomy = trio.Event()
                     await self._roomy.wait()
@@ -469,9 +473,10 @@ class Stream(ABC):
                     self._note(StreamEvent.SENT)
             if self._last_item is None:
                 return
-            self.queue = deque([self._last_item])
+            self.queue = deque([*await self.owed(), self._last_item])
             self._in_hand.clear()
-            await self.send()
+            while self.queue:
+                await self.send()
         except (OSError, ClientGone):
             self._note(StreamEvent.LEAVE)
 

@@ -12,12 +12,16 @@ frames, so no frame overtakes the answer that announces it.
 
 A command that fails is answered with `error`, and the socket stays open. No state outlives the socket: a client that
 connects again names its position with `from_seq`.
+
+When the service ends a socket, it sends the answers that wait, and that of a publish whose shard has it: the outcome is
+`unknown` if the shard takes longer than `ANSWER_S`. It carries out no later command. So where a last frame and a close
+arrive, a publish without an answer was not carried out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
 import msgspec
@@ -31,7 +35,7 @@ from gateway.http.messages import ClientGone
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import TOLD
 from gateway.streams.states import SubscriptionState
-from gateway.streams.stream import Shown, Stream
+from gateway.streams.stream import LAST_WORD_S, Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
 from gateway.streams.watch_request import begun, described, options_of
@@ -40,7 +44,7 @@ from proto.ipc.message import Reply
 from proto.ipc.operations import Append
 from proto.model import nesting
 from proto.model.body import Form, parse
-from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.errors import ErrorCode, TopicsError, invalid, not_ready
 from proto.model.keys import Key, Scope, check_name
 from proto.model.names import check_topic
 from proto.model.unknown_fields import MAX_NAMED
@@ -49,6 +53,8 @@ from proto.process.faults import faults
 MAX_REQUEST_ID_BYTES = 1024
 MAX_PARAMETERS_BYTES = 1 << 20
 """Largest command without records, because names in Python take many times the memory of their JSON."""
+ANSWER_S = 1.0
+"""How long an ending socket waits for the answer to a publish."""
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 _CODES = {
     401: ErrorCode.UNAUTHORIZED,
@@ -135,6 +141,9 @@ class SocketStream(Stream):
         super().__init__(live, socket.key, most_items=live.limits.websocket_queue_messages)
         self._socket = socket
         self._room = trio.Event()
+        self.publishing: bytes | None = None
+        """The beginning of the answer to the publish whose shard has it."""
+        self._answered = trio.Event()
 
     async def send(self) -> None:
         item = self.taken()
@@ -155,8 +164,26 @@ class SocketStream(Stream):
         return Item("raw", None, _encode(fields), None, 0)
 
     def say(self, text: bytes) -> None:
-        """Queue an answer."""
-        self.put(Item("raw", None, text, None, len(text)))
+        """Queue an answer. An ending stream takes only the one to the publish in flight, and none after it."""
+        item = Item("raw", None, text, None, len(text))
+        if not self.ending:
+            self.put(item)
+        elif self.publishing is not None:
+            self.queue.append(item)
+        self.publishing = None
+        self._answered.set()
+
+    async def owed(self) -> list[Item]:
+        """The answers that the client has not been sent. Waits for that of a publish in flight for up to `ANSWER_S`."""
+        if self.publishing is not None:
+            self._end_by = monotonic() + ANSWER_S + LAST_WORD_S
+            self._answered = trio.Event()
+            with trio.move_on_after(ANSWER_S):
+                await self._answered.wait()
+        if self.publishing is not None:
+            late = "the connection ends before the shard has answered; the request may have taken effect"
+            self.say(_failure(not_ready(late, outcome="unknown"), self.publishing))
+        return [item for item in self.queue if item.kind == "raw"]
 
     def told_deleted(self) -> set[str]:
         """Return the topics whose deletion the client has been sent. Those of a prefix are the prefix's to forget."""
@@ -254,9 +281,9 @@ class Conversation:
         except TopicsError as error:
             if error.code in _REFUSALS:
                 self._audited("append" if op == "publish" else "websocket", self._named, error.status, False)
-            return _failure(error, request_id)
+            return _failure(error, _head(request_id))
         except Exception:
-            return _failure(faults.failed("websocket"), request_id)
+            return _failure(faults.failed("websocket"), _head(request_id))
 
     async def _subscribe(self, body: bytes, head: bytes) -> bytes:
         key = self._socket.key
@@ -319,6 +346,7 @@ class Conversation:
         fields = ((name, getattr(asked, name)) for name in _PASSED_ON)
         write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
         write_it = Append(*restrictions(key), return_seqs=asked.return_seqs is not False)
+        self.stream.publishing = head
         reply = await self._shards.call(write_it, asked.topic, b"{%b}" % write)
         if reply.error is not None and reply.error.code in _REFUSALS:
             raise reply.error
@@ -355,7 +383,7 @@ def authenticated(head: bytes, tail: bytes) -> bytes:
 
 def refusal(error: TopicsError) -> bytes:
     """Return the answer for an error that belongs to no command."""
-    return _failure(error, UNSET)
+    return _failure(error, b"")
 
 
 def _ack(reply: Reply, head: bytes, started: float, ignored: list[str]) -> bytes:
@@ -375,10 +403,10 @@ def _tail(ignored: list[str]) -> bytes:
     return _IGNORED + _encode(ignored) if ignored else b""
 
 
-def _failure(error: TopicsError, request_id: Raw | UnsetType) -> bytes:
+def _failure(error: TopicsError, head: bytes) -> bytes:
     fields: dict[str, Any] = {"code": error.code.value, "message": error.message}
     if error.detail is not None:
         fields["detail"] = error.detail
     if error.retry_after_ms is not None:
         fields["retry_after_ms"] = error.retry_after_ms
-    return b'{"op":"error"%b,%b' % (_head(request_id), _encode(fields)[1:])
+    return b'{"op":"error"%b,%b' % (head, _encode(fields)[1:])

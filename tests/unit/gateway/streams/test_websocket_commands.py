@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,11 +13,12 @@ import trio
 import trio.lowlevel
 
 from gateway.http.messages import ClientGone
-from gateway.streams.websocket_commands import Conversation
+from gateway.streams import websocket_commands
+from gateway.streams.websocket_commands import Conversation, SocketStream
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from tests.support.gateway_stage import Stage, key, stage, until
 from tests.support.harness import Harness
-from tests.support.real_shard import start_real
+from tests.support.real_shard import RealShard, start_real
 
 
 class QueueSocket:
@@ -77,6 +78,29 @@ async def talking(who: Key = FULL, **limits: Any) -> AsyncIterator[tuple[QueueSo
         api = there.gateway.api
         there.nursery.start_soon(Conversation(api.live, there.gateway.shards, socket).run)
         yield socket, harness, there
+
+
+async def opened(there: Stage) -> SocketStream:
+    """The stream of the socket."""
+    await until(lambda: bool(there.gateway.api.live.streams))
+    stream = next(iter(there.gateway.api.live.streams))
+    assert isinstance(stream, SocketStream)
+    return stream
+
+
+def held(there: Stage) -> Callable[[], Awaitable[None]]:
+    """Have the shard keep back its answers. Returns what makes it give them, once it has a request."""
+    shard = there.shards[0]
+    assert isinstance(shard, RealShard)
+    settle, asked = shard.settle, trio.Event()
+    shard.settle = asked.set  # type: ignore[method-assign]
+
+    async def release() -> None:
+        await asked.wait()
+        shard.settle = settle  # type: ignore[method-assign]
+        settle()
+
+    return release
 
 
 async def test_publish_is_acked_and_subscribers_get_it() -> None:
@@ -311,6 +335,60 @@ async def test_sockets_are_closed_when_the_service_stops_and_told_to_come_back()
         error = await socket.wait("error")
         assert (error["code"], error["retry_after_ms"]) == ("shutting_down", 1000)
         await until(lambda: socket.closed == (1012, ""))
+
+
+@pytest.mark.parametrize("why", ["the service stops", "its key is revoked"])
+async def test_a_publish_in_flight_when_a_socket_ends_is_answered_and_later_ones_are_not_carried_out(why: str) -> None:
+    async with talking() as (socket, harness, there):
+        stream, release = await opened(there), held(there)
+        there.gateway.keyring.replace([key("other"), FULL])
+        for request_id in ("p1", "p2"):
+            socket.tell("publish", request_id=request_id, topic="a", records=[{"data": 1}])
+        await until(lambda: stream.publishing is not None)
+        if why == "the service stops":
+            there.nursery.start_soon(there.gateway.api.live.drain)
+        else:
+            there.gateway.keyring.replace([key("other")])
+        await until(lambda: stream.ending)
+        await release()
+        await until(lambda: socket.closed is not None)
+        assert [each["op"] for each in socket.got] == ["ack", "error"]
+        assert (socket.got[0]["request_id"], socket.got[0]["head_seq"]) == ("p1", 1)
+        assert socket.got[1]["code"] == ("shutting_down" if why == "the service stops" else "unauthorized")
+        assert harness.call("state", "a")["head_seq"] == 1
+
+
+async def test_a_publish_whose_shard_takes_longer_than_a_socket_that_ends_may_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket_commands, "ANSWER_S", 0.01)
+    async with talking() as (socket, _, there):
+        stream, release = await opened(there), held(there)
+        socket.tell("publish", request_id="p1", topic="a", records=[{"data": 1}])
+        await until(lambda: stream.publishing is not None)
+        there.nursery.start_soon(there.gateway.api.live.drain)
+        await until(lambda: socket.closed is not None)
+        await release()
+        assert [(each.get("request_id"), each["code"]) for each in socket.got] == [
+            ("p1", "not_ready"),
+            (None, "shutting_down"),
+        ]
+        assert socket.got[0]["detail"] == {"outcome": "unknown"}
+        assert socket.closed == (1012, "")
+
+
+async def test_answers_that_wait_for_a_client_are_sent_before_the_last_frame() -> None:
+    async with talking() as (socket, _, there):
+        stream = await opened(there)
+        socket.stuck = True
+        for number in range(3):
+            socket.tell("ping", request_id=number)
+        await until(lambda: len(stream.queue) == 2)
+        there.nursery.start_soon(there.gateway.api.live.drain)
+        await until(lambda: stream.ending)
+        socket.stuck = False
+        await until(lambda: socket.closed is not None)
+        assert [each["op"] for each in socket.got] == ["pong", "pong", "pong", "error"]
 
 
 async def test_the_prefixes_of_a_socket_have_a_bound() -> None:
