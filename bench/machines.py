@@ -213,9 +213,8 @@ class Machines:
         """The last machine that joined."""
 
         def cause() -> set[int]:
-            lost = self.running.pop()
-            shards = held(lost)
-            lost.stop(kill=True)
+            shards = held(self.running[-1])
+            self.running.pop().stop(kill=True)
             return shards
 
         return self._event("is killed", cause)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 READY_SECONDS = 60.0
@@ -22,6 +22,20 @@ BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
 HERE = Path(__file__).resolve().parents[1]
 PARTS = {b"gateway": "gateway", b"shard": "shards"}
 """Part of the service by the beginning of a process's name, or of the module that it runs."""
+
+
+def end_in_order() -> None:
+    """Have SIGTERM and SIGHUP end this program with its context managers, and so with its services, which are in
+    sessions of their own. SIGHUP stays ignored below `nohup`. Does nothing the second time."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):  # `timeout` sends its signal twice
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 class Server:
@@ -40,6 +54,7 @@ class Server:
         """Seconds from the start of the process until the service was ready."""
 
     def __enter__(self) -> Server:
+        end_in_order()
         with socket.socket() as probe:  # a second start gets another port
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -62,12 +77,15 @@ class Server:
                 env=environment,
                 cwd=self.checkout,
             )
-        deadline = time.monotonic() + READY_SECONDS
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__(None, None, None)
-                raise RuntimeError(f"the service did not get ready:\n{log_path.read_text(errors='replace')[-4000:]}")
-            time.sleep(0.01)
+        try:
+            while not self._is_ready():
+                if self._process.poll() is not None or time.monotonic() > started + READY_SECONDS:
+                    log = log_path.read_text(errors="replace")[-4000:]
+                    raise RuntimeError(f"the service did not get ready:\n{log}")
+                time.sleep(0.01)
+        except BaseException:
+            self.stop()
+            raise
         self.ready_s = time.monotonic() - started
         return self
 

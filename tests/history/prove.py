@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import random
 import shutil
 import sys
@@ -21,13 +22,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import repeat
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import structlog
 
 from tests.history import bars, clusters, damage
 from tests.history.bar import Violation
+from tests.support.service import ALIVE, end_in_order
 from topics_history.__main__ import lines
 
 CUTS_OF_A_SERVICE = 25
@@ -46,6 +48,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--beside", type=int, default=1, help="schedules of bar 13 that run beside each other")
     options = parser.parse_args()
+    end_in_order()
     options.seed = options.seed or random.SystemRandom().randrange(1, 1 << 32)
     if options.bar == 4:
         return _damage(options)
@@ -63,13 +66,18 @@ def _schedules(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
     began = time.monotonic()
     failed = 0
-    with ProcessPoolExecutor(options.beside, get_context("spawn")) as processes:
-        for found, counted, text in processes.map(
-            _schedule, repeat(options), range(options.seed, options.seed + options.draws)
-        ):
-            print(text, end="", flush=True)
-            failed += found
-            counts += counted
+    with ProcessPoolExecutor(options.beside, get_context("spawn"), end_in_order) as processes:
+        try:
+            for found, counted, text in processes.map(
+                _schedule, repeat(options), range(options.seed, options.seed + options.draws)
+            ):
+                print(text, end="", flush=True)
+                failed += found
+                counts += counted
+        except (KeyboardInterrupt, SystemExit):
+            for process in active_children():
+                process.terminate()
+            raise
     print(f"{options.draws} schedules in {time.monotonic() - began:.0f} s, {failed} found something")
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
     missing = clusters.missing(counts, options.draws)
@@ -80,8 +88,11 @@ def _schedules(options: argparse.Namespace) -> int:
 def _schedule(options: argparse.Namespace, seed: int) -> tuple[int, Counter[str], str]:
     """What `_service` returns, counts and prints."""
     counts: Counter[str] = Counter()
-    with redirect_stdout(StringIO()) as text:
-        found = _service(options, seed, clusters.STEPS, counts)
+    try:
+        with redirect_stdout(StringIO()) as text:
+            found = _service(options, seed, clusters.STEPS, counts)
+    except (KeyboardInterrupt, SystemExit):
+        os._exit(1)  # or else the pool gives this process its next schedule
     return found, counts, text.getvalue()
 
 
@@ -99,6 +110,9 @@ def _service(options: argparse.Namespace, seed: int, faults: int, counts: Counte
         print(error if isinstance(error, Violation) else traceback.format_exc())
         _show_files(directory)
         return 1
+    finally:
+        for left in tuple(ALIVE):  # one that did not get ready
+            left.close()
     report = outcome.report
     print("\n".join(lines(report)))
     print(f"{outcome.seconds:.0f} s; back within {outcome.longest_back_s:.1f} s; slowest {outcome.slowest_s:.1f} s")

@@ -121,8 +121,12 @@ class S3Server:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         )
-        until(self._answers, "the S3 server", 60)
-        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{self.bucket}", method="PUT")).close()
+        try:
+            until(self._answers, "the S3 server", 60)
+            urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{self.bucket}", method="PUT")).close()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def _answers(self) -> bool:

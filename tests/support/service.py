@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 DEADLINE_S = 60.0
@@ -313,6 +314,20 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: An
     response = connection.getresponse()
     content = response.read()
     return response.status, json.loads(content) if content else None
+
+
+def end_in_order() -> None:
+    """Have SIGTERM and SIGHUP end this process with its context managers, and so with its services, which are in
+    sessions of their own. SIGHUP stays ignored below `nohup`."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):  # `timeout` sends its signal twice
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 ALIVE: list[Service] = []
