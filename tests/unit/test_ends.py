@@ -57,6 +57,7 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_is_ended_while_its_service_starts_ends_it(
