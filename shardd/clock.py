@@ -22,7 +22,8 @@ ahead is handled per topic, so that other topics are not affected:
                                 commit times, TTLs and idempotency windows, until the next start compares again. A
                                 jump of the clock makes it smaller
     a queue's newest row        is in the future: its leases and delays end earlier by the difference, so none lasts
-                                longer than it was to
+                                longer than it was to. The log notes this before the topic's next frame: a later start
+                                does not move what was written since
 
 Durations within one process (parked reads, deadlines, pauses) use `monotonic`, which steps do not affect.
 """

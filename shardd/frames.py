@@ -243,10 +243,14 @@ class Leases(TopicFrame):
     called_back: list[int] | UnsetType = UNSET
     reasons: list[list[Any]] | UnsetType = UNSET
     """`[seq, reason]` of jobs among `rows` and `letters`. Releases without it read past it."""
+    set_back: tuple[int, int] | UnsetType = UNSET
+    """As `Queue.ahead`: the clock was set back since the frames before this one. Releases without it read past it."""
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         fields = self.fields()
-        if topic.queue is not None:
+        if topic.queue is not None and self.set_back is not UNSET:
+            topic.queue.set_back(*self.set_back, header.ts_ms)
+        elif topic.queue is not None:
             topic.queue.apply(fields)
             topic.queue.rows_at = max(topic.queue.rows_at, header.ts_ms)
         topic.outbox.apply(fields, topic.queue)

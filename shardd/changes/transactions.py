@@ -19,12 +19,13 @@ from shardd.changes.allowance import Allowance, Waiter
 from shardd.changes.containment import Containment
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
-from shardd.frames import Pin
+from shardd.frames import Leases, Pin
 from shardd.storage.change import Change, Timing
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import Commits
 from shardd.storage.indivisible import Undone
 from shardd.topic.directory import Directory
+from shardd.topic.job_table import Queue
 from shardd.topic.lane import Lane
 from shardd.topic.promises import Promises
 from shardd.topic.topic import Topic
@@ -150,10 +151,13 @@ class Staging:
         The change waits for a sync if it requires one, or if an earlier change of the topic waits for one.
 
         Copies that routers made since the topic's last frame are *pinned* first. Replay then knows where in the topic
-        they belong, and makes them again before it continues."""
+        they belong, and makes them again before it continues. A clock that was set back before this start is noted
+        first, too: replay then moves no times that are written from now on."""
         topic = change.topic
         if topic.lane is not None and change.logged:
             self.pin_copies(topic)
+        if topic.queue is not None and topic.queue.ahead is not None and change.logged:
+            self._note_set_back(topic, topic.queue, topic.queue.ahead)
         if change.body is not None:
             change.ts_ms = self.clock.now_ms()
         if not change.requires_sync and topic.position.sync_required_no > self.commits.safe_no:
@@ -172,6 +176,13 @@ class Staging:
         has given the request up, or is about to, and relies on `outcome: "not_done"`."""
         if request.deadline_ns and self.clock.monotonic() * 1e9 > request.deadline_ns:
             raise too_late()
+
+    def _note_set_back(self, topic: Topic, queue: Queue, ahead: tuple[int, int]) -> None:
+        queue.ahead = None
+        try:
+            self.stage(_SetBack(topic, queue, ahead, body=Leases(set_back=ahead), requires_sync=False))
+        except Undone as error:
+            raise RuntimeError("the change before which this is noted is not staged yet") from error
 
     def pin_copies(self, topic: Topic) -> None:
         """Logs a pin if the topic has unpinned copies. Call it before any frame of the topic is logged."""
@@ -195,6 +206,14 @@ class _Pinned(TopicChange, eq=False):
 
     def undo(self, error: TopicsError) -> None:
         self.lane.unpinned = self.before
+
+
+class _SetBack(TopicChange, eq=False):
+    queue: Queue
+    ahead: tuple[int, int]
+
+    def undo(self, error: TopicsError) -> None:
+        self.queue.ahead = self.ahead
 
 
 def performance(timing: Timing) -> dict[str, float]:

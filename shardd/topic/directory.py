@@ -85,7 +85,10 @@ class Directory:
         topic.position.on_device(topic.records.head_seq)
         if topic.queue is not None:
             topic.queue.settle(topic.records.floor, -1, topic.records.alive)  # rows may be older than deletions
-            topic.queue.shift(-max(topic.queue.rows_at - now_ms, 0))
+            rows_at = topic.queue.rows_at
+            if rows_at > now_ms:
+                topic.queue.ahead = rows_at, rows_at - now_ms
+                topic.queue.set_back(rows_at, rows_at - now_ms, now_ms)
         topic.position.clock_set(now_ms)
         self.expire_topic(topic, now_ms)
         return topic.records.head_seq > head

@@ -82,6 +82,9 @@ class Queue:
         """Number of leases that each open stream holds."""
         self.rows_at = 0
         """Time of the newest row that was read back, in ms."""
+        self.ahead: tuple[int, int] | None = None
+        """`rows_at` and by how many ms it was ahead of the clock, until a frame says that leases and delays were moved
+        by that."""
         self.holes = 0
         """`Records.holes` when the entries were last compared with the records."""
         self.reasons: OrderedDict[int, str] = OrderedDict()
@@ -301,6 +304,13 @@ class Queue:
                 job.until += ms
         self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in TIMED]
         heapify(self._timers)
+
+    def set_back(self, rows_at: int, ms: int, now_ms: int) -> None:
+        """Move leases and delays from the clock of the row at `rows_at` to one that is `ms` behind it, at `now_ms`.
+        Does nothing if a catalog has moved them."""
+        if self.rows_at == rows_at:
+            self.shift(-ms)
+            self.rows_at = now_ms
 
     # Rows
 

@@ -59,6 +59,7 @@ BYTES: list[tuple[MapBody, dict[str, Any]]] = [
         frames.Leases(rows=[[1, 1, 2, "", 4, 5]], reasons=[[1, "why"]]),
         {"rows": [[1, 1, 2, "", 4, 5]], "reasons": [[1, "why"]]},
     ),
+    (frames.Leases(set_back=(9, 4)), {"set_back": [9, 4]}),
     (frames.RoutersChanged(LANE), {"lane": LANE}),
     (
         frames.Pin(5, 4, 9, 1, True, False),

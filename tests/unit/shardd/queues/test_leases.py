@@ -153,3 +153,30 @@ def test_leases_of_a_stop_are_not_brought_back_by_a_later_crash() -> None:
     claim(shard, "b")
     shard = restarted(shard, "crash")
     assert counters(shard) == (1, 0)
+
+
+@pytest.mark.parametrize("hours", [0, 2])
+@pytest.mark.parametrize("how", ["crash", "checkpoint", "clean"])
+@pytest.mark.parametrize("first", ["crash", "clean"])
+def test_a_clock_that_was_set_back_between_two_starts_changes_no_later_delay(first: str, how: str, hours: int) -> None:
+    """Rows of the first process are an hour ahead. Of the second one's times, nothing may be taken off by the third."""
+    shard = queue(Harness(), leases_durable=True, durability="fsync")
+    shard.append("q", 0, 1)
+    claim(shard, "a", 1)
+    hold(shard, "nack", 1, node="a", delay_ms=4 * 3_600_000)
+    if first == "clean":
+        shard.shard.close()
+    shard.clock.ms -= 3_600_000
+    shard = restarted(shard, "crash")
+    shard.call("append", "q", {"records": [{"data": 2, "delay_ms": 3 * 3_600_000}]})
+    claim(shard, "a", 1, lease_ms=3 * 3_600_000)
+    shard.clock.advance(hours * 3_600_000)
+    shard = restarted(shard, how)
+    shard.clock.advance((3 - hours) * 3_600_000 - 1)
+    assert claim(shard, "b") == []
+    shard.clock.advance(2)
+    assert seqs(claim(shard, "b", lease_ms=10_000_000)) == [2, 3]
+    shard.clock.advance(3_600_000 - 2)
+    assert claim(shard, "b") == []
+    shard.clock.advance(1)
+    assert seqs(claim(shard, "b")) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proto.model.limits import MAX_REASONS
+from shardd.topic.job_states import JobState
 from shardd.topic.job_table import Queue
 
 
@@ -22,6 +23,16 @@ def test_reasons_are_kept_for_so_many_jobs_and_the_oldest_goes() -> None:
     queue.explain(MAX_REASONS + 1, "why")
     assert len(queue.reasons) == MAX_REASONS
     assert (queue.reasons.get(1), queue.reasons.get(2)) == ("again", None)
+
+
+def test_a_clock_that_was_set_back_is_made_up_for_once_and_not_in_a_catalog_that_came_after() -> None:
+    queue = queue_of(1)
+    queue.apply({"rows": [[1, int(JobState.SCHEDULED), 0, "", 0, 900]], "at": 500})
+    for _ in range(2):
+        queue.set_back(500, 200, 300)
+        assert (queue.jobs[1].until, queue.rows_at) == (700, 300)
+    queue.set_back(500, 200, 310)
+    assert queue.jobs[1].until == 700
 
 
 def test_a_reason_goes_with_its_job() -> None:
