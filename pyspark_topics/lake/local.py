@@ -121,8 +121,9 @@ Source = Directory | Service
 
 
 def source(given: Mapping[str, str], columns: pa.Schema = READ) -> Source:
-    """The source for options of a read. Raises `BadOption`."""
-    options = parse({**given, **layout.LENIENT}, streaming=True)
+    """The source for options of a read; it also reads losses if `gap_to` is among the columns. Raises `BadOption`."""
+    losses = {"includeTombstones": str("gap_to" in columns.names).lower()}
+    options = parse({**given, **layout.LENIENT, **losses}, streaming=True)
     return Service(Endpoint.of(given), options, columns) if options.url else Directory(options, columns)
 
 

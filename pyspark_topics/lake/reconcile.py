@@ -30,7 +30,8 @@ from pyspark_topics.lake.layout import GAPS, same_service
 from pyspark_topics.lake.local import Lake, Source
 from pyspark_topics.offsets import Offsets, Position
 
-READ = pa.schema([pa.field("topic", pa.string()), pa.field("offset", pa.int64())])
+READ = pa.schema([pa.field("topic", pa.string()), pa.field("offset", pa.int64()), pa.field("gap_to", pa.int64())])
+"""Rows of losses have the last offset in `gap_to`: a service tells of those between records only to a reader."""
 WINDOW = 1_000_000
 """Offsets of a topic that are compared at once."""
 RUNS = 1000
@@ -96,7 +97,8 @@ def _missing(
             tagged = dead = _tagged(part["tag"], tags)
             if there:
                 begin, end = max(low, lost[topic]), min(high, latest[topic].seq - 1)
-                dead = pc.or_(dead, _deleted(source, topic, epoch, part["offset"], begin, end))
+                front = begin == lost[topic]
+                dead = pc.or_(dead, _deleted(source, topic, epoch, part["offset"], begin, end, front=front))
             if pc.any(dead).as_py():
                 yield (topic, epoch), pa.table({"offset": part["offset"], "tagged": tagged}).filter(dead)
 
@@ -121,18 +123,24 @@ def _tagged(column: Any, tags: Sequence[str]) -> Any:
     return dead
 
 
-def _deleted(source: Source, topic: str, epoch: int, rows: Any, low: int, high: int) -> Any:
-    """Which of the offsets `rows`, from `low` to `high`, the service has neither as a record nor lost."""
+def _deleted(source: Source, topic: str, epoch: int, rows: Any, low: int, high: int, *, front: bool) -> Any:
+    """Which of the offsets `rows`, from `low` to `high`, the service has neither as a record nor lost. `front`: `low`
+    is the first offset that caps and age left."""
     start, end = {topic: Position(low, epoch)}, {topic: Position(high + 1, epoch)}
     live = [pa.array([], pa.int64())]
+    lost: list[tuple[int, int]] = []
     tasks: Any = source.partitions(start, end) if low <= high else []
     for task in tasks:
-        live += [batch["offset"] for batch in source.read(task)]
+        for batch in source.read(task):
+            told = pc.is_valid(batch["gap_to"])
+            live.append(batch["offset"].filter(pc.invert(told)))
+            lost += zip(*(batch[name].filter(told).to_pylist() for name in ("offset", "gap_to")), strict=True)
+    lost += [(gap.first, gap.last or high) for gap in source.gaps(start, end)] if low <= high else []
     within = pc.and_(pc.greater_equal(rows, low), pc.less_equal(rows, high))
     dead = pc.and_(within, pc.invert(pc.is_in(rows, value_set=pa.chunked_array(live).combine_chunks())))
-    for gap in source.gaps(start, end) if low <= high else []:
-        if gap.first > low:  # one at the front ends after deleted records
-            dead = pc.and_(dead, pc.or_(pc.less(rows, gap.first), pc.greater(rows, gap.last or high)))
+    for first, last in lost:
+        if first > low or not front:  # one at the front ends after deleted records
+            dead = pc.and_(dead, pc.or_(pc.less(rows, first), pc.greater(rows, last)))
     return dead
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake.fs import DeltaStorageHandler
 
 from pyspark_topics import plan
+from pyspark_topics.client import Diff, Endpoint, parse_diff
 from pyspark_topics.lake import local, reconcile
 from pyspark_topics.lake.layout import ONE, PER_TOPIC, LakeError
 from pyspark_topics.lake.local import Lake
@@ -156,6 +158,58 @@ def test_rows_that_the_source_does_not_have_yet_stay(scene: Scene, tmp_path: Pat
     source = local.source({"path": str(backup), "coldPath": str(scene.cold)}, reconcile.READ)
     assert reconcile.run(Lake(to), source, (), dry_run=False, vacuum=False) == {}
     assert len(rows(to)) == 81
+
+
+class Asked:
+    """The client of a source over the shard of a scene."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.shard = scene.shard
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topic(self, name: str) -> Any:
+        return self.shard.call("state", name)
+
+    def topics(self) -> list[Any]:
+        return [self.topic(name) for name in self.shard.shard.directory.visible]
+
+    def diff(self, topic: str, from_seq: int, limit: int, *_: int, **__: bool) -> Diff:
+        return parse_diff(msgspec.json.encode(self.shard.diff(topic, from_seq, limit=limit)))
+
+
+@pytest.mark.parametrize("window", [reconcile.WINDOW, 7])
+@pytest.mark.parametrize("url", [False, True])
+def test_what_was_lost_between_records_stays_and_what_was_deleted_around_it_goes(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: bool, window: int
+) -> None:
+    """`topics salvage` leaves such losses, and the rows may be all that is left of the records."""
+    monkeypatch.setattr(reconcile, "WINDOW", window)
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    salvaged = Scene(tmp_path / "salvaged")
+    for topic in ("orders", "visits"):
+        salvaged.shard.append(topic, *range(9))
+        put(salvaged, topic, 9, "gone")
+    found = salvaged.shard.shard.directory.find("orders")
+    found.records.leave_out(16, "mixed")
+    found.position.used(26)
+    put(salvaged, "orders", 26, "gone")
+    salvaged.shard.append("orders", *range(13))
+    salvaged.shard.append("visits", *range(30))
+    salvaged.shard.call("delete_records", "orders", {"before_seq": 4})
+    delete(salvaged, "orders", "gone")
+    salvaged.checkpoint()
+    monkeypatch.setattr(Endpoint, "client", lambda _: Asked(salvaged))
+    monkeypatch.setattr(Endpoint, "reach", lambda _: None)
+    source = local.source({"url": "http://127.0.0.1:9"} if url else salvaged.options, reconcile.READ)
+    assert reconcile.run(Lake(to), source, (), dry_run=False, vacuum=False) == {"orders": 5}
+    left = [row["offset"] for row in rows(to) if row["topic"] == "orders"]
+    assert left == [*range(4, 10), *range(11, 27), *range(28, 41)]
 
 
 def test_a_tag_goes_whatever_the_service_still_has_of_it(scene: Scene, tmp_path: Path) -> None:
