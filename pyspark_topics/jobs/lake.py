@@ -32,7 +32,18 @@ from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import checkpoint, formats, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
-from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError, Mark, same_service
+from pyspark_topics.lake.layout import (
+    ABOUT,
+    EVENTS,
+    GAPS,
+    ONE,
+    PER_TOPIC,
+    About,
+    LakeError,
+    Mark,
+    not_behind,
+    same_service,
+)
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
@@ -75,6 +86,7 @@ def run(
     latest = source.latest()
     all_there(parse(options, streaming=True).topics, {**latest, **at.positions})
     same_service(store.root, at.positions, latest)
+    not_behind(store.root, at.positions, latest)
     found = checkpoint.find(store, at) or checkpoint.begin(
         store, at, at.positions if at.version else dict(sorted(source.earliest().items()))
     )

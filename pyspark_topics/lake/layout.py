@@ -248,14 +248,27 @@ def mark(text: str | None) -> Mark | None:
 
 
 def same_service(lake: str, known: Offsets, there: Offsets) -> None:
-    """Raise `LakeError` if the source has several topics of the lake, but all of them as later instances: a service
-    has no id to compare."""
+    """Raise `LakeError` if the source has several topics of the lake, but all of them as later instances or with less:
+    a service has no id to compare."""
     both = [topic for topic, at in known.items() if topic in there and not at.gone]
     if len(both) > 1 and all(offsets.recreated(known[topic], there[topic]) for topic in both):
         raise LakeError(
-            f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
-            "service. Take another --to"
+            f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source, or end before '
+            "the lake does: the lake is of another service, or the source lags. Take the former source, or another --to"
         )
+
+
+def not_behind(lake: str, known: Offsets, there: Offsets) -> None:
+    """Raise `LakeError` if the source has less of a topic than the lake, of the same instance: it would be read again
+    from its first record. A lake without epochs cannot tell this from a topic that was created again."""
+    for topic, at in known.items():
+        now = there.get(topic, at)
+        if at.epoch and at.epoch == now.epoch and now.seq < at.seq:
+            raise LakeError(
+                f'{lake}: topic "{topic}" ends at offset {now.seq - 1} in this source, before the lake does '
+                f"({at.seq - 1}): a backup, or one that lags. Read the former source, or start again when this one has "
+                "caught up; if it has lost these records, take another --to"
+            )
 
 
 def unseen(gap: Gap, seen: tuple[int, int] | None) -> Gap | None:

@@ -189,6 +189,7 @@ class Writer:
                 at = self._lake.position()
                 self._source.look()
                 latest = self._source.latest()
+                layout.not_behind(str(self._lake.root), at.positions, latest)
                 start = at.positions if at.version else dict(sorted(self._source.earliest().items()))
                 end = self._limited(start, offsets.onward(start, latest))
                 if end == at.positions:

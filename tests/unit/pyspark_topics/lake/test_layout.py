@@ -109,3 +109,11 @@ def test_application_ids_tell_lakes_and_tables_apart() -> None:
 def test_the_definitions_need_no_engine() -> None:
     code = "import sys, pyspark_topics.lake.layout; print({'pyspark', 'deltalake', 'pyarrow'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_a_source_may_lack_topics_of_a_lake_and_have_other_instances_but_not_less_of_one() -> None:
+    known = {"a": Position(50, 1), "old": Position(9), "again": Position(9, 2), "gone": Position(4, 3, gone=True)}
+    layout.not_behind("/l", known, {"a": Position(50, 1), "old": Position(2, 4), "again": Position(2, 5)})
+    for topic in ("a", "gone"):
+        with pytest.raises(LakeError, match=f'/l: topic "{topic}" ends at offset 2 in this source'):
+            layout.not_behind("/l", known, {topic: Position(3, known[topic].epoch)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,29 @@ def test_a_topic_that_is_created_again_has_rows_of_both(scene: Scene, tmp_path: 
     assert [(row["offset"], row["value"]) for row in rows(to)] == [(1, "1"), (2, "2"), (1, "3")]
     assert len({row["epoch"] for row in rows(to)}) == 2
     assert gaps(to) == [("orders", 3, None, "recreated")]
+
+
+def test_a_source_that_lags_behind_the_lake_is_refused_until_it_has_caught_up(scene: Scene, tmp_path: Path) -> None:
+    """Its topics would be read again from their first records."""
+    to = tmp_path / "lake"
+    scene.shard.append("orders", *range(5))
+    scene.shard.append("visits", *range(5))
+    scene.shard.shard.commits.sync_now()
+    backup = shutil.copytree(scene.path, tmp_path / "backup" / scene.path.name)
+    made = writer(scene, to)
+    drain(made)
+    scene.shard.append("orders", *range(5))
+    scene.shard.shard.commits.sync_now()
+    drain(made)
+    source = local.source({"path": str(backup), "coldPath": str(scene.cold)})
+    behind = Writer(local.begin(to, About(ONE), source), source, SMALL)
+    with pytest.raises(LakeError, match=r'topic "orders" ends at offset 5 in this source, before the lake does \(10\)'):
+        drain(behind)
+    shutil.rmtree(backup)
+    shutil.copytree(scene.path, backup)
+    assert drain(behind) == 0
+    assert len(rows(to)) == 15
+    assert gaps(to) == []
 
 
 def test_a_batch_holds_no_more_than_its_limits(scene: Scene, tmp_path: Path) -> None:
