@@ -145,12 +145,16 @@ export class Connection {
     const { repeat = true, withinMs = Infinity, signal } = options;
     const pauses = new Pauses(this, this.options.patienceMs);
     let latest = Infinity;
+    let uncertain = false;
     for (;;) {
       const begun = performance.now();
       try {
         return await this.#once(method, path, body, signal);
       } catch (error) {
-        if (!(error instanceof TopicsError && error.outcome === "not_done")) {
+        uncertain ||= !(error instanceof TopicsError && error.outcome === "not_done");
+        if (uncertain) {
+          // Also if an attempt before this one may have been carried out.
+          if (error instanceof TopicsError) error.detail["outcome"] = "unknown";
           if (!repeat) throw error;
           latest = Math.min(latest, begun + withinMs);
         }

@@ -93,6 +93,13 @@ test("what may not happen twice is repeated only if it was not done", async () =
   assert.equal(asked.length, 2);
 });
 
+test("a refusal after an attempt that may have been carried out is not told as not done", async () => {
+  for (const [before, outcome] of [["unknown", "unknown"], ["not_done", "not_done"]]) {
+    const [client] = scripted([[503, failure("not_ready", { outcome: before })], [404, failure("topic_not_found")]]);
+    await assert.rejects(client.publish("t", 1), { code: "topic_not_found", outcome });
+  }
+});
+
 test("patience ends", async () => {
   const [client, asked] = scripted(Array(50).fill([429, failure("throttled")]), { patienceMs: 120 });
   await assert.rejects(client.state("t"), Throttled);

@@ -176,7 +176,7 @@ class Connection:
     ) -> Any:
         """Send a request until it is answered, and return the answer, with `raw` its bytes. With `repeat` false it is
         never done twice. No attempt begins later than `within_s` after the first one that may have been carried out."""
-        pauses, latest = Pauses(self.patience_s, self.service), math.inf
+        pauses, latest, unknown = Pauses(self.patience_s, self.service), math.inf, False
         while True:
             began = anyio.current_time()
             try:
@@ -184,7 +184,8 @@ class Connection:
                 pauses.reset()
                 return answer
             except TopicsError as error:
-                if error.outcome != "not_done":
+                if unknown := unknown or error.outcome != "not_done":
+                    error.detail["outcome"] = "unknown"  # also if an attempt before this one may have been carried out
                     if not repeat:
                         raise
                     latest = min(latest, began + within_s)

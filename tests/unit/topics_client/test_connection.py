@@ -12,7 +12,7 @@ import trio.testing
 
 import topics_client
 from tests.unit.topics_client.fake import Fake, answer, appended, error
-from topics_client import AsyncClient, Unavailable
+from topics_client import AsyncClient, TopicsError, Unavailable
 
 
 async def test_a_name_of_dots_is_not_taken_for_a_folder() -> None:
@@ -216,9 +216,30 @@ async def test_an_append_that_may_be_written_is_not_repeated_when_its_key_may_be
         raise httpx.ConnectError("refused")
 
     async with AsyncClient("http://fake", transport=httpx.MockTransport(silent), patience_s=patience_s) as client:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as raised:
             await client.publish("t", 1)
     assert 95 < at[-1] - at[0] <= 100
+    assert raised.value.outcome == "unknown", "of the first attempt, though the last one was not done"
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome"), [(httpx.ReadError("cut"), "unknown"), (httpx.ConnectError("no"), "not_done")]
+)
+async def test_a_refusal_after_an_attempt_that_may_have_been_carried_out_is_not_told_as_not_done(
+    autojump_clock: trio.testing.MockClock, before: Exception, outcome: str
+) -> None:
+    answers = [before, httpx.Response(404, json={"error": {"code": "topic_not_found", "message": "no"}})]
+
+    def refused(request: httpx.Request) -> httpx.Response:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with AsyncClient("http://fake", transport=httpx.MockTransport(refused)) as client:
+        with pytest.raises(TopicsError, match="no") as raised:
+            await client.publish("t", 1)
+    assert raised.value.outcome == outcome
 
 
 async def test_an_append_that_was_certainly_not_done_is_repeated_for_the_whole_patience(
