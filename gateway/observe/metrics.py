@@ -72,8 +72,7 @@ class Scraper:
             if reply.extra is not None:
                 latest[index] = reply.extra.figures
                 answered[index] = reply.extra.figures.bare()
-                if not key.prefixes:
-                    self._last[index] = reply.extra.figures
+                self._last[index] = _kept(self._last[index], reply.extra.figures, key)
         missing = [index for index, held in enumerate(here) if held and index not in answered]
         gateways = together(await self._colleagues.ask(answered, missing))
         for index in missing:
@@ -81,6 +80,21 @@ class Scraper:
             if known is not None and known != latest[index].bare():  # another gateway has asked since: without rows
                 latest[index] = known
         return [_covered(stats, key) for stats in latest], gateways
+
+
+def _kept(last: ShardFigures, now: ShardFigures, key: Key) -> ShardFigures:
+    """Return `now`, but what covers only topics of the key as in `last`: another key's scrape may be next."""
+    if not key.prefixes:
+        return now
+    return replace(
+        now,
+        per_topic=last.per_topic,
+        per_queue=last.per_queue,
+        per_topic_truncated=last.per_topic_truncated,
+        cursors=last.cursors,
+        cursor_lag=last.cursor_lag,
+        cursor_lag_truncated=last.cursor_lag_truncated,
+    )
 
 
 def _covered(stats: ShardFigures, key: Key) -> ShardFigures:

@@ -155,6 +155,31 @@ async def test_a_shard_that_is_down_counts_with_what_it_last_said() -> None:
         assert after["topics_shard_phase", (("phase", "down"), ("shard", "1"))] == 1
 
 
+async def test_a_shard_that_is_down_counts_with_what_it_last_said_to_a_key_of_some_topics() -> None:
+    """The rows stay those of the last scrape that covered all topics."""
+    said = STATS
+
+    def script(request: Request) -> list[Message]:
+        return [Reply(request.id, extra=said)]
+
+    keys = [key("all"), key("mine", Scope.READ, "mine:")]
+    all_topics, mine = ({"Authorization": f"Bearer {each}"} for each in ("all", "mine"))
+    async with stage(script, keys=keys) as there, there.client() as client:
+        await client.ask("GET", "/v0/metrics", headers=all_topics)
+        row = ["mine:a", 1, 1, 1, 1]
+        said = STATS | {"records_written": 13, "per_topic": [row], "per_queue": [], "cursors": 0, "cursor_lag": []}
+        before = samples((await client.ask("GET", "/v0/metrics", headers=mine)).raw)
+        there.lose_shard(0)
+        after = samples((await client.ask("GET", "/v0/metrics", headers=mine)).raw)
+        for name in ("topics_records_written_total", "topics_wal_frames_total"):
+            assert after[name, ()] == before[name, ()] > 0
+        kept = samples((await client.ask("GET", "/v0/metrics", headers=all_topics)).raw)
+        assert (kept["topics_records_written_total", ()], kept["topics_cursors", ()]) == (13, 4)
+        assert kept["topics_topic_head_seq", (("topic", "b"),)] == 9
+        assert kept["topics_topic_queue_ready", (("topic", "b"),)] == 2
+        assert kept["topics_cursor_lag", (("cursor", "d"), ("topic", "b"))] == 0
+
+
 async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
     """One of them has never asked it."""
     accounts = Accounts()
