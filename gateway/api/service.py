@@ -97,7 +97,7 @@ class Service:
             gateways=gateways,
             several_gateways=self.colleagues.several,
             max_topics=self._limits.metrics_max_topics,
-            incarnations=[state.incarnation for state in shards.states],
+            restarts=[state.deaths for state in shards.states],
             members=[(each.node, each.address) for each in shards.machines if each.address],
             holders=[shards.holder(state.index) for state in shards.states] if shards.machine else (),
         )

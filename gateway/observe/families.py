@@ -177,9 +177,14 @@ def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
             phase.add_metric([str(index), name], int(name == current))
     yield up
     yield phase
-    restarts = CounterMetricFamily("topics_shard_restarts", "How often the shard was started again.", labels=["shard"])
-    for index, incarnation in enumerate(snapshot.incarnations):
-        restarts.add_metric([str(index)], max(incarnation - 1, 0))
+    restarts = CounterMetricFamily(
+        "topics_shard_restarts",
+        "How often the shard died and was started again. Planned ends, and those because another machine holds it, do "
+        "not count.",
+        labels=["shard"],
+    )
+    for index, times in enumerate(snapshot.restarts):
+        restarts.add_metric([str(index)], times)
     yield restarts
     hangs = CounterMetricFamily(
         "topics_shard_hangs", "How often the shard was killed because it did not answer.", labels=["shard"]

@@ -39,7 +39,8 @@ class Snapshot:
     draining: bool
     gateways: GatewayFigures
     max_topics: int
-    incarnations: list[int]
+    restarts: list[int]
+    """By shard, how often it died, and was started again."""
     hangs: Sequence[int] = ()
     several_gateways: bool = False
     members: Sequence[tuple[int, str]] = ()

@@ -64,6 +64,8 @@ class ShardState(Struct, frozen=True):
     total_bytes: int = 0
     hangs: int = 0
     """How often the supervisor killed the shard because it did not answer."""
+    deaths: int = 0
+    """How often the shard died without being asked to end, and not because another machine holds it."""
     holder: str = ""
     """In a phase of `HELD_ELSEWHERE`, the address of the machine that holds the shard, if one is known to."""
     term: int = 0

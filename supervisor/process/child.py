@@ -84,7 +84,7 @@ class Child(Held):
         self.spoken = False
         """Whether the present incarnation has sent a message."""
         self.deaths = 0
-        """How often the child died without being asked to end."""
+        """How often the child died without being asked to end, or being deposed."""
         self.hangs = 0
         """How often the watchdog killed the child because it did not answer."""
         self.in_hand: list[list[int]] = []
@@ -191,8 +191,8 @@ class Child(Held):
                     done = "child_replaced" if self._wanted.is_set() else "child_rests"
                     self._log.info(done, incarnation=self.incarnation, status=describe(status))
                     continue
-                self.deaths += 1
                 deposed = status == EXIT_DEPOSED
+                self.deaths += not deposed
                 deaths.append(Death(now, uptime, excused=deposed or bool(self.in_hand)))
                 (self._log.info if deposed else self._log.error)(
                     "child_deposed" if deposed else "child_died",

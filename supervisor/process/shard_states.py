@@ -19,6 +19,7 @@ def states(shards: Sequence[Child], endpoints: Sequence[str], phase: Callable[[i
             done_bytes=c.done_bytes,
             total_bytes=c.total_bytes,
             hangs=c.hangs,
+            deaths=c.deaths,
             holder=c.holder,
             term=c.term,
             damage=c.damage,

@@ -5,6 +5,8 @@ It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one J
     good          ready at once, drains and stops when told
     die           exits with status 9 before it is ready
     die-once      the same, but only if FAKE_DIRECTORY/died does not exist yet
+    deposed       ready, then exits as a shard that another machine holds, but only if FAKE_DIRECTORY/deposed does not
+                  exist yet
     fail          says Failed, exits with status 3
     stubborn      ready, ignores Stop
     slow          progress in three steps, then ready
@@ -36,6 +38,7 @@ import msgspec
 
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
+    EXIT_DEPOSED,
     Complete,
     Control,
     Decoder,
@@ -99,6 +102,10 @@ def run() -> int:
                 case Start(), "die-once" if not (directory / "died").exists():
                     (directory / "died").touch()
                     return 9
+                case Start(), "deposed" if not (directory / "deposed").exists():
+                    (directory / "deposed").touch()
+                    say(Ready())
+                    return EXIT_DEPOSED
                 case Start(), "fail":
                     say(Progress("replay", 1, 2), Failed("wal-7.log is damaged at byte 99"))
                     return 3

@@ -118,7 +118,7 @@ def metrics() -> str:
         draining=False,
         gateways=GatewayFigures(protocols=protocols),
         max_topics=0,
-        incarnations=[1],
+        restarts=[0],
         hangs=[0],
         several_gateways=True,
     )

@@ -58,6 +58,24 @@ async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, caps
     assert 1 in [each["states"][1]["hangs"] for _, each, *_ in stage.received("gateway-0") if each.get("states")]
 
 
+async def test_a_shard_that_another_machine_holds_now_has_not_died(stage: Stage) -> None:
+    def told() -> tuple[int, int]:
+        states = [entry[1]["states"][1] for entry in stage.received("gateway-0") if entry[0] == "Shards"]
+        return states[-1]["incarnation"], states[-1]["deaths"]
+
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="deposed:1"), statuses)
+            await stage.ready.wait()
+            await eventually(lambda: shard(stage)["incarnation"] == 2 and shard(stage)["state"] == "serving")
+            await eventually(lambda: told() == (2, 0))
+            os.kill(shard(stage)["pid"], signal.SIGKILL)
+            await eventually(lambda: told() == (3, 1))
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+
+
 async def test_a_child_that_ignores_stop_is_killed_in_time(stage: Stage) -> None:
     statuses: list[int] = []
     with trio.fail_after(DEADLINE_S):
