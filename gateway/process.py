@@ -298,11 +298,12 @@ async def serve(link: ControlLink) -> None:
                     await gateway.shards.complete.wait()
                 if gateway.flight.leaving:
                     return  # a roll has given it up
+            service = gateway.api.service
+            service.colleagues.asks = True
             await nursery.start(gateway.accept, listener, walrus, rog)
             nursery.start_soon(gateway.tidy)
-            service = gateway.api.service
+            nursery.start_soon(service.colleagues.run, link.send)
             if start.gateways > 1:
-                nursery.start_soon(service.colleagues.run, link.send)
                 nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
             nursery.start_soon(service.history.run)
             nursery.start_soon(gateway.expire_keys)
@@ -344,7 +345,7 @@ async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) ->
         elif isinstance(message, AuditLog) and gateway.api.outcomes.audit is not None:
             gateway.api.outcomes.audit.reopened()
         elif isinstance(message, Ping):
-            await link.send(Pong(service.figures() if service.colleagues.several else None))
+            await link.send(Pong(service.figures()))
         elif isinstance(message, OtherFigures):
             service.colleagues.heard(message)
         elif isinstance(message, Suspected):
@@ -374,7 +375,7 @@ async def _drain(gateway: Gateway, link: ControlLink, retires: bool) -> None:
     _log.info("gateway_retiring" if retires else "gateway_draining", in_flight=gateway.flight.count)
     await (gateway.retire() if retires else gateway.drain())
     try:
-        await link.send(Pong(gateway.api.service.figures() if gateway.api.service.colleagues.several else None))
+        await link.send(Pong(gateway.api.service.figures()))
         await link.send(Drained())
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the supervisor is gone, which ends this process anyway

@@ -38,7 +38,9 @@ class Service:
         probe_auth: bool,
         several: bool,
     ) -> None:
-        self.colleagues = Colleagues(self.figures, several=several)
+        self.several = several
+        """Whether the service has several gateways."""
+        self.colleagues = Colleagues(self.figures)
         self.history = Recorder(shards, outcomes.served, others=self._others)
         self.protocols: list[Callable[[], ProtocolFigures]] = []
         """Functions that return the metrics of the other protocols."""
@@ -84,7 +86,7 @@ class Service:
     async def _metrics(self, plan: Plan, body: bytes, request: Request) -> Response:
         from gateway.observe import families  # loads prometheus_client, which no other request needs
 
-        stats, gateways = await self._scraper.scrape(plan.key)
+        stats, counted, gateways = await self._scraper.scrape(plan.key)
         shards = self._shards
         snapshot = metrics.Snapshot(
             phases=[state.phase for state in shards.states],
@@ -93,9 +95,10 @@ class Service:
             progress=shards.progress,
             counters=shards.counted,
             shard_stats=stats,
+            counted=counted,
             draining=self._flight.draining,
             gateways=gateways,
-            several_gateways=self.colleagues.several,
+            several_gateways=self.several,
             max_topics=self._limits.metrics_max_topics,
             restarts=[state.deaths for state in shards.states],
             members=[(each.node, each.address) for each in shards.machines if each.address],

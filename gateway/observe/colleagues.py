@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from proto.ipc.control import FiguresWanted, OtherFigures
 from proto.ipc.figures import ShardFigures
-from proto.ipc.gateway_figures import GatewayFigures
+from proto.ipc.gateway_figures import Accounts, GatewayFigures
 from proto.process.driven import in_task
 
 PATIENCE_S = 5.0
@@ -19,14 +19,16 @@ PATIENCE_S = 5.0
 
 
 class Colleagues:
-    """`own` makes this gateway's figures. One of `several` has `run`, and a question that comes before it waits for it:
-    answered without the others, it would show counters that have fallen."""
+    """`own` makes this gateway's figures."""
 
-    def __init__(self, own: Callable[[], GatewayFigures], *, several: bool = False) -> None:
+    def __init__(self, own: Callable[[], GatewayFigures]) -> None:
         self.own = own
-        self.several = several
+        self.asks = False
+        """Whether there is a supervisor to ask. A question that comes before `run` waits for it: answered without the
+        others, and those before this gateway, it would show counters that have fallen."""
         self.shards: dict[int, ShardFigures] = {}
         """Of those that were missing at a scrape: what they answered last, to any gateway."""
+        self._accounts = Accounts()
         self._asked = FiguresWanted(0, GatewayFigures())
         self._wanted = trio.Event()
         self._latest = OtherFigures(0, GatewayFigures())
@@ -50,7 +52,8 @@ class Colleagues:
         """This gateway's figures, and those of the others. `answered` is what shards have answered to the scrape, and
         `missing` are the shards that have not: `shards` has theirs afterwards."""
         own = self.own()
-        if self.several:
+        self._accounts.answered(answered)
+        if self.asks:
             await in_task()
             number, earlier = self._asked.number + 1, self._asked
             # A question that was not sent yet is part of this one.
@@ -60,6 +63,12 @@ class Colleagues:
                 while self._latest.number < number:
                     await self._answered.wait()
         return own, self._latest.figures
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """What all shards had counted at the last question, see `ShardFigures.counters`: as the supervisor knows, or
+        before its first answer, as they have answered to this gateway."""
+        return self._latest.counted or self._accounts.counted()
 
     def heard(self, message: OtherFigures) -> None:
         self._latest = message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, chain
 from typing import Any, TypeVar
 
@@ -15,13 +15,13 @@ from prometheus_client.registry import Collector
 from gateway.observe.metrics import Snapshot
 from proto.ipc.control import PHASES
 from proto.ipc.figures import (
+    SYNCS,
     ClockFigures,
     CursorRow,
     DiskFigures,
     QueueRow,
     ReplicaFigures,
     ShardFigures,
-    SyncHistogram,
     TopicRow,
     WalFigures,
 )
@@ -74,15 +74,15 @@ _WAL_GAUGES = (
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
     """The metrics, in the order they are shown."""
-    stats = snapshot.shard_stats
+    stats, counted = snapshot.shard_stats, {**ShardFigures().counters(), **snapshot.counted}
     topics, records, size = (sum(column) for column in zip(*snapshot.counters, strict=True))
     yield GaugeMetricFamily("topics_topics", "Topics.", topics)
     yield _by_class(stats)
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
     yield CounterMetricFamily(
         "topics_records_written",
-        "Records written since the shards started, copies included.",
-        sum(each.records_written for each in stats),
+        "Records written since the service started, copies included.",
+        counted["records_written"],
     )
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield from _damage_families(stats)
@@ -101,9 +101,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         "Routers that wait: for room in their destination, under the cap over all topics, or on the disk.",
         sum(each.routers_waiting for each in stats),
     )
-    yield CounterMetricFamily(
-        "topics_router_copies_total", "Records copied by routers.", sum(each.router_copies for each in stats)
-    )
+    yield CounterMetricFamily("topics_router_copies_total", "Records copied by routers.", counted["router_copies"])
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.gateways.streams)
     yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", sum(each.watch_sessions for each in stats))
     ready = all(snapshot.serving) and not snapshot.draining
@@ -112,8 +110,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.gateways.uptime_ms)
     yield from _shard_families(snapshot)
     yield from _machine_families(snapshot)
-    yield from _clock_families([each.clock for each in stats])
-    yield from _disk_families([each.disk for each in stats])
+    yield from _clock_families([each.clock for each in stats], counted)
+    yield from _disk_families([each.disk for each in stats], counted)
     yield from _replica_families([each.replica for each in stats])
     yield from _request_families(snapshot)
     yield _internal_errors(snapshot)
@@ -123,8 +121,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         yield from _protocol_families(protocol)
     yield from _topic_families(stats, snapshot.max_topics)
     yield from _cursor_families(stats, snapshot.max_topics)
-    yield from _wal_families([each.wal for each in stats])
-    yield _fsync_family([each.fsync_us for each in stats if each.fsync_us.bounds])
+    yield from _wal_families([each.wal for each in stats], counted)
+    yield _fsync_family(counted)
 
 
 def _damage_families(stats: list[ShardFigures]) -> Iterator[Metric]:
@@ -211,15 +209,15 @@ def _machine_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield holder
 
 
-def _clock_families(clocks: list[ClockFigures]) -> Iterator[Metric]:
+def _clock_families(clocks: list[ClockFigures], counted: Mapping[str, float]) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "topics_clock_steps", "Steps of the wall clock that shards noticed.", sum(each.steps for each in clocks)
+        "topics_clock_steps", "Steps of the wall clock that shards noticed.", counted["clock_steps"]
     )
     furthest = max((float(each.offset_ms) for each in clocks), key=abs, default=0.0)
     yield GaugeMetricFamily("topics_clock_offset_ms", "Wall clock ahead of shard time, where most.", furthest)
 
 
-def _disk_families(disks: list[DiskFigures]) -> Iterator[Metric]:
+def _disk_families(disks: list[DiskFigures], counted: Mapping[str, float]) -> Iterator[Metric]:
     known = [each.free_bytes for each in disks if each.free_bytes is not None]
     free = GaugeMetricFamily("topics_disk_free_bytes", "Bytes free on the disk of the shard that has the fewest.")
     if known:
@@ -228,7 +226,7 @@ def _disk_families(disks: list[DiskFigures]) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "topics_disk_refused",
         "Writes refused because the disk was nearly full.",
-        sum(each.refused_total for each in disks),
+        counted["disk_refused"],
     )
 
 
@@ -344,26 +342,24 @@ def _first(lists: list[list[R]], most: int) -> tuple[list[R], bool]:
     return rows[:most], len(rows) > most
 
 
-def _wal_families(wals: list[WalFigures]) -> Iterator[Metric]:
+def _wal_families(wals: list[WalFigures], counted: Mapping[str, float]) -> Iterator[Metric]:
     for name, summary in _WAL_COUNTERS:
-        yield CounterMetricFamily(f"topics_wal_{name}", summary, sum(getattr(each, name) for each in wals))
+        yield CounterMetricFamily(f"topics_wal_{name}", summary, counted[f"wal_{name}"])
     for name, summary in _WAL_GAUGES:
         values = [getattr(each, name) for each in wals]
         value = max(values, default=0) if name.endswith("_peak") else sum(values)
         yield GaugeMetricFamily(f"topics_wal_{name}", summary, value)
 
 
-def _fsync_family(histograms: list[SyncHistogram]) -> Metric:
-    # Shards of one release have the same bounds. If they differ, only histograms with equal bounds can be summed.
-    bounds = histograms[0].bounds if histograms else ()
-    same = [each for each in histograms if each.bounds == bounds]
-    counts = [sum(column) for column in zip(*(each.counts for each in same), strict=True)] or [0]
-    labels = [f"{bound:g}" for bound in bounds] + ["+Inf"]
+def _fsync_family(counted: Mapping[str, float]) -> Metric:
+    syncs = {name.removeprefix(SYNCS): number for name, number in counted.items() if name.startswith(SYNCS)}
+    syncs.setdefault("+Inf", 0)
+    labels = sorted(syncs, key=float)
     return HistogramMetricFamily(
         "topics_wal_fsync_latency_us",
         "Microseconds a sync of the WAL took.",
-        buckets=list(zip(labels, accumulate(counts), strict=True)),
-        sum_value=float(sum(each.sum for each in same)),
+        buckets=list(zip(labels, accumulate(syncs[label] for label in labels), strict=True)),
+        sum_value=counted["fsync_us_sum"],
     )
 
 

@@ -10,7 +10,7 @@ is used rather than ZeroMQ, because end-of-file reports the death of the peer ex
                             Retire(), Drain(), Stop()
     roster → supervisor,    Members({...}) at every change; passed on to shards and gateways
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
-    between a gateway and   FiguresWanted(...), answered by OtherFigures(...), if there are several gateways
+    between a gateway and   FiguresWanted(...), answered by OtherFigures(...)
     the supervisor          (`proto.ipc.gateway_figures`)
     gateway → supervisor    Suspected(...), passed on to the other gateways, if there are several
     shard → supervisor      Progress(...)*, Ready(), Failed(...); with other machines Followed(...), StepDone(...)
@@ -332,7 +332,7 @@ class Ping(Struct, frozen=True, tag=True): ...
 
 class Pong(Struct, frozen=True, tag=True):
     figures: GatewayFigures | None = None
-    """Of one of several gateways."""
+    """Of a gateway."""
 
 
 class FiguresWanted(Struct, frozen=True, tag=True):
@@ -353,6 +353,8 @@ class OtherFigures(Struct, frozen=True, tag=True):
     figures: GatewayFigures
     shards: dict[int, ShardFigures] = {}
     """What each of the missing shards has answered last, to any gateway."""
+    counted: dict[str, float] = {}
+    """What all shards have counted, see `ShardFigures.counters`."""
 
 
 class Suspected(Struct, frozen=True, tag=True):

@@ -86,6 +86,10 @@ class SyncHistogram(Struct, frozen=True):
     sum: float = 0
 
 
+SYNCS = "fsync_us "
+"""Begins the names of the counters of a `SyncHistogram`, in `ShardFigures.counters`. The label `le` follows."""
+
+
 class ShardFigures(Struct, frozen=True):
     topics: int = 0
     records_live: int = 0
@@ -119,7 +123,24 @@ class ShardFigures(Struct, frozen=True):
     replica: ReplicaFigures | None = None
     wal: WalFigures = WalFigures()
     fsync_us: SyncHistogram = SyncHistogram()
+    life: int = 0
+    """The incarnation that has answered. The gateway adds it."""
 
     def bare(self) -> ShardFigures:
         """Without rows."""
         return replace(self, per_topic=[], per_queue=[], cursor_lag=[])
+
+    def counters(self) -> dict[str, float]:
+        """What the process has counted since its start, of which metrics show the sums over all shards."""
+        wal = {f"wal_{name}": getattr(self.wal, name) for name in self.wal.__struct_fields__ if name.endswith("_total")}
+        bounds = [f"{bound:g}" for bound in self.fsync_us.bounds] + ["+Inf"]
+        counters = {
+            "records_written": self.records_written,
+            "router_copies": self.router_copies,
+            "clock_steps": self.clock.steps,
+            "disk_refused": self.disk.refused_total,
+            **wal,
+            "fsync_us_sum": self.fsync_us.sum,
+            **{SYNCS + bound: number for bound, number in zip(bounds, self.fsync_us.counts, strict=False)},
+        }
+        return {name: float(number) for name, number in counters.items()}

@@ -11,12 +11,17 @@ supervisor does not answer, a scrape may show less than one of another gateway b
 
 A shard that is away counts with what it answered last, whichever gateway had asked: the question has what the shards
 answered, without rows, and names those that did not answer; the answer has the latest figures of these.
+
+What is counted over all shards is the sum over all processes that they had on this machine since the supervisor began,
+each with the most that it has answered. So it does not fall either: not when a shard is started again, and counts from
+0, nor when another machine takes it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -105,14 +110,23 @@ def ended(figures: GatewayFigures) -> GatewayFigures:
     return replace(figures, gateways=0, in_flight=0, streams=0, uptime_ms=0, protocols=protocols)
 
 
+def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in (*one, *other)}
+
+
 class Accounts:
-    """The supervisor's side: the latest figures of each gateway by name, and those of the dead."""
+    """The supervisor's side: the latest figures of each gateway by name, those of the dead, and what shards have
+    answered. A gateway has one too, of what they have answered to it."""
 
     def __init__(self) -> None:
         self._latest: dict[str, GatewayFigures] = {}
         self._ended = GatewayFigures()
         self.shards: dict[int, ShardFigures] = {}
         """What each shard has answered last."""
+        self._living: dict[int, tuple[int, dict[str, float]]] = {}
+        """By shard, its last incarnation that has answered, and the counters of this one."""
+        self._past: dict[str, float] = {}
+        """The counters of the incarnations before."""
 
     def report(self, name: str, figures: GatewayFigures) -> None:
         self._latest[name] = figures
@@ -121,6 +135,24 @@ class Accounts:
         """The gateway's process is gone. A second call does nothing."""
         if (figures := self._latest.pop(name, None)) is not None:
             self._ended = together([self._ended, ended(figures)])
+
+    def answered(self, shards: Mapping[int, ShardFigures]) -> None:
+        """What shards have answered. It may come late, after a newer answer to another gateway."""
+        self.shards |= shards
+        for index, figures in shards.items():
+            counters = figures.counters()
+            life, before = self._living.get(index, (figures.life, counters))
+            if figures.life < life:
+                continue
+            if figures.life > life:
+                self._past = _added(self._past, before)
+            else:
+                counters = {name: max(number, before.get(name, 0.0)) for name, number in counters.items()}
+            self._living[index] = figures.life, counters
+
+    def counted(self) -> dict[str, float]:
+        """As `ShardFigures.counters`, of all shards. None ever falls."""
+        return reduce(_added, (counters for _, counters in self._living.values()), self._past)
 
     def others(self, name: str, deaths: int) -> GatewayFigures:
         """The figures of all but the gateway `name`, with the number of `deaths` of all."""

@@ -180,7 +180,7 @@ class Gateways:
                     self._accounts.report(child.name, message.figures)
             case FiguresWanted():
                 self._accounts.report(child.name, message.figures)
-                self._accounts.shards |= message.shards
+                self._accounts.answered(message.shards)
                 earlier = self._asked.get(child.name, message)
                 self._asked[child.name] = replace(message, missing=[*{*earlier.missing, *message.missing}])
                 self._renew()
@@ -231,7 +231,7 @@ class Gateways:
                 deaths = sum(each.deaths for each in self._all)
                 others, known = self._accounts.others(child.name, deaths), self._accounts.shards
                 shards = {index: known[index] for index in asked.missing if index in known}
-                await child.tell(OtherFigures(asked.number, others, shards))
+                await child.tell(OtherFigures(asked.number, others, shards, self._accounts.counted()))
             elif child.name not in self._suspected:
                 await self._news.wait()
 

@@ -115,6 +115,7 @@ def metrics() -> str:
         progress=1.0,
         counters=[(0, 0, 0)],
         shard_stats=[ShardFigures()],
+        counted={},
         draining=False,
         gateways=GatewayFigures(protocols=protocols),
         max_topics=0,

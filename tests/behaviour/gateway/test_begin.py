@@ -146,18 +146,20 @@ async def test_one_that_a_roll_gives_up_while_it_waits_serves_no_more_and_ends_i
         nursery.cancel_scope.cancel()
 
 
-async def test_a_single_one_accepts_at_once_and_sends_no_figures() -> None:
+async def test_a_single_one_accepts_at_once_and_sends_its_figures() -> None:
     async with started(ShardState(0, "replay"), gateways=1) as gateway:
         assert await gateway.link.receive() == Ready()
         assert (await gateway.ask("/v0/health")).startswith(b"HTTP/1.1 200")
         assert (await gateway.ask("/v0/ready")).startswith(b"HTTP/1.1 503")
-        assert (await gateway.ask("/v0/metrics")).startswith(b"HTTP/1.1 200")
         await gateway.link.send(Ping())
-        assert await gateway.link.receive() == Pong(None)
+        pong = await gateway.next()
+        assert isinstance(pong, Pong)
+        assert pong.figures is not None
+        assert {operation for operation, _, _ in pong.figures.requests} == {"health", "ready"}
         await gateway.link.send(Drain())
-        assert [await gateway.link.receive(), await gateway.link.receive()] == [Pong(None), Drained()]
+        assert [type(await gateway.next()), await gateway.next()] == [Pong, Drained()]
         await gateway.link.send(Stop())
-        assert await gateway.link.receive() is None
+        assert await gateway.next() is None
         assert gateway.process.wait(DEADLINE_S) == 0
 
 

@@ -14,9 +14,10 @@ from proto.ipc.gateway_figures import GatewayFigures
 class Supervisor:
     """Keeps the questions, and answers them if it is told what."""
 
-    def __init__(self, *, several: bool = True) -> None:
+    def __init__(self, *, asks: bool = True) -> None:
         self.own = 1
-        self.colleagues = Colleagues(lambda: GatewayFigures(in_flight=self.own), several=several)
+        self.colleagues = Colleagues(lambda: GatewayFigures(in_flight=self.own))
+        self.colleagues.asks = asks
         self.asked: list[FiguresWanted] = []
         self.others: int | None = 0
 
@@ -34,8 +35,8 @@ class Supervisor:
         return own.in_flight, others.in_flight
 
 
-async def test_a_single_gateway_asks_nobody() -> None:
-    supervisor = Supervisor(several=False)
+async def test_a_gateway_without_a_supervisor_asks_none() -> None:
+    supervisor = Supervisor(asks=False)
     assert await supervisor.scraped() == (1, 0)
     assert supervisor.asked == []
 
@@ -164,3 +165,13 @@ async def test_a_supervisor_that_is_gone_ends_no_task() -> None:
             await supervisor.scraped()
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
+
+
+async def test_what_shards_counted_is_what_the_supervisor_knows_and_before_its_answer_what_they_said_here() -> None:
+    """It also knows what the processes of shards counted that had ended before this gateway was started."""
+    supervisor = Supervisor(asks=False)
+    colleagues = supervisor.colleagues
+    await colleagues.ask({0: ShardFigures(life=2, records_written=5)})
+    assert colleagues.counted["records_written"] == 5
+    colleagues.heard(OtherFigures(1, GatewayFigures(), {}, {"records_written": 12}))
+    assert colleagues.counted["records_written"] == 12

@@ -190,11 +190,11 @@ async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
 
         async def answer(question: FiguresWanted) -> None:
             accounts.report(name, question.figures)
-            accounts.shards |= question.shards
+            accounts.answered(question.shards)
             known = {index: accounts.shards[index] for index in question.missing}
-            colleagues.heard(OtherFigures(question.number, accounts.others(name, 0), known))
+            colleagues.heard(OtherFigures(question.number, accounts.others(name, 0), known, accounts.counted()))
 
-        colleagues.several = True
+        colleagues.asks = True
         there.nursery.start_soon(colleagues.run, answer)
 
     async with stage(stats, shards=2) as one, stage(stats, shards=2) as two, one.client() as first:
@@ -208,6 +208,30 @@ async def test_a_shard_that_is_down_counts_the_same_at_each_gateway() -> None:
                 for name in ("topics_records_written_total", "topics_wal_frames_total"):
                     assert after[name, ()] == before[name, ()] > 0
         assert all(not figures.per_topic for figures in accounts.shards.values())
+
+
+async def test_no_counter_falls_when_a_shard_is_started_again_or_moves() -> None:
+    """A sum that fell would be taken for one that began at 0: all that other shards had counted would be new."""
+
+    def sums(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        found = samples(text).items()
+        counters = {each: value for each, value in found if each[0].endswith(("_total", "_bucket", "_count", "_sum"))}
+        return {each: value for each, value in counters.items() if "topic_" not in each[0]}
+
+    def begun(request: Request) -> list[Message]:
+        return [Reply(request.id, extra={"disk": {"refused_total": 1}})]
+
+    async with stage(stats, shards=2) as there, there.client() as client:
+        before = sums((await client.ask("GET", "/v0/metrics")).raw)
+        await there.start_shard(1, begun, incarnation=2)
+        after = sums((await client.ask("GET", "/v0/metrics")).raw)
+        assert all(after[each] >= value for each, value in before.items())
+        assert before["topics_disk_refused_total", ()] == 6
+        assert after["topics_disk_refused_total", ()] == 7
+        there.states[0] = ShardState(0, "standby", holder="http://c")
+        there.gateway.shards.update(there.states)
+        moved = sums((await client.ask("GET", "/v0/metrics")).raw)
+        assert all(moved[each] >= value for each, value in after.items())
 
 
 async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
@@ -353,12 +377,13 @@ async def test_a_scrape_adds_what_the_supervisor_has_of_other_gateways() -> None
         assert (await client.ask("POST", "/v0/topics/a", b"{}")).status == 200
         alone = samples((await client.ask("GET", "/metrics")).raw)
         assert not {"topics_gateways", "topics_gateway_restarts_total"} & {name for name, _ in alone}
-        colleagues = there.gateway.api.service.colleagues
+        service = there.gateway.api.service
+        colleagues = service.colleagues
 
         async def answer(question: FiguresWanted) -> None:
             colleagues.heard(OtherFigures(question.number, others))
 
-        colleagues.several = True
+        service.several = colleagues.asks = True
         there.nursery.start_soon(colleagues.run, answer)
         found = samples((await client.ask("GET", "/metrics")).raw)
     served = (("operation", "append"), ("status", "200"))

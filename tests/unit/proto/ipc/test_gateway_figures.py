@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from proto.ipc.control import Decoder, OtherFigures, Pong, encode
+from proto.ipc.figures import ShardFigures, SyncHistogram, WalFigures
 from proto.ipc.gateway_figures import Accounts, GatewayFigures, ProtocolFigures, served, together
 
 
@@ -62,9 +63,54 @@ def test_sums_of_any_numbers_that_gateways_report_can_be_passed_on() -> None:
             assert heard == Pong(absurd)
             accounts.report(name, absurd)
         accounts.died("one")
-        answer = OtherFigures(1, accounts.others("four", 1))
+        shard = ShardFigures(records_written=number, wal=WalFigures(frames_total=number))
+        accounts.answered({0: shard, 1: shard})
+        answer = OtherFigures(1, accounts.others("four", 1), {}, accounts.counted())
         assert Decoder().feed(encode(answer)) == [answer]
         assert served(answer.figures) == {("append", 200): number}
+
+
+def test_what_processes_of_a_shard_counted_before_the_last_one_stays() -> None:
+    def figures(life: int, frames: int) -> ShardFigures:
+        syncs = SyncHistogram((100.0, 500.0), (frames, 0, 1), frames * 0.5)
+        return ShardFigures(life=life, wal=WalFigures(frames_total=frames), fsync_us=syncs)
+
+    accounts = Accounts()
+    assert accounts.counted() == {}
+    accounts.answered({0: figures(1, 7), 1: figures(1, 10)})
+    accounts.answered({1: figures(1, 9)})  # an older answer that came later
+    accounts.answered({1: figures(3, 2)})
+    accounts.answered({1: figures(1, 12)})  # of a process that has ended
+    found = accounts.counted()
+    assert found["wal_frames_total"] == 7 + 10 + 2
+    assert {name: value for name, value in found.items() if name.startswith("fsync")} == {
+        "fsync_us 100": 19,
+        "fsync_us 500": 0,
+        "fsync_us +Inf": 3,
+        "fsync_us_sum": 9.5,
+    }
+
+
+def test_what_shards_counted_never_falls_whichever_gateway_hears_of_it_first() -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        accounts, lives, counts = Accounts(), [1, 1], [0, 0]
+        under_way: list[dict[int, ShardFigures]] = []
+        shown = 0.0
+        for _ in range(100):
+            at = dice.randrange(2)
+            match dice.randrange(5):
+                case 0:
+                    counts[at] += dice.randrange(10)
+                case 1 | 2:
+                    under_way.append({at: ShardFigures(life=lives[at], records_written=counts[at])})
+                case 3 if under_way:
+                    accounts.answered(under_way.pop(dice.randrange(len(under_way))))
+                case 4 if not dice.randrange(4):
+                    lives[at], counts[at] = lives[at] + 1, 0
+            now = accounts.counted().get("records_written", 0.0)
+            assert now >= shown, f"seed {seed}"
+            shown = now
 
 
 def test_no_counter_falls_whichever_gateway_is_scraped_and_dies() -> None:

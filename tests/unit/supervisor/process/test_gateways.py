@@ -173,6 +173,7 @@ async def test_what_a_shard_answered_one_gateway_is_told_to_another_that_misses_
     assert answer["number"] == 2
     assert {index: each["records_written"] for index, each in answer["shards"].items()} == {"1": 5}
     assert told(stage, NAMES[0], "OtherFigures")[0]["shards"] == {}
+    assert answer["counted"]["records_written"] == 5
 
 
 async def test_what_a_shard_died_over_is_passed_on_to_the_other_gateways(stage: Stage) -> None:
