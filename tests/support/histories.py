@@ -81,6 +81,7 @@ class Story:
         before: int | None = None,
         tag: str | None = None,
         *,
+        topic: str = "t",
         head: int = 0,
         floor: int = 1,
         at: tuple[int, int] | None = None,
@@ -88,7 +89,7 @@ class Story:
     ) -> None:
         """Without `head` the outcome is unknown."""
         result = f.Bounds(head, floor) if head else None
-        self.add(f.Delete, at, result, outcome, topic="t", args=f.DeleteArgs(before, tag))
+        self.add(f.Delete, at, result, outcome, topic=topic, args=f.DeleteArgs(before, tag))
 
     def open(self, **positions: int) -> None:
         self.add(f.Open, None, None, "", args=f.OpenArgs("s", positions))

@@ -38,6 +38,7 @@ from topics_history.log_rules import (
     heads_end_appends,
     heads_never_go_back,
     holes_are_explained,
+    note_ghosts,
     note_heads,
     nothing_is_invented,
     pieces_are_contiguous,
@@ -166,9 +167,7 @@ def _take_read(evidence: Evidence, log: Log, read: Read, line: int) -> Iterator[
 
 def at_the_end(evidence: Evidence) -> Iterator[Violation]:
     """The rules that need the whole history."""
-    for batch in evidence.batches.values():
-        if not batch.acked and not batch.failed and not batch.first and batch.tags:
-            evidence.logs[batch.topic].ghosts.update(tag for tag in batch.tags if tag is not None)
+    note_ghosts(evidence)
     for log in evidence.logs.values():
         yield from holes_are_explained(evidence, log)
         yield from heads_end_appends(evidence, log)

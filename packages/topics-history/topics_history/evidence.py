@@ -185,8 +185,11 @@ class Log:
         self.holes: list[Piece] = []
         self.copies: dict[str, int] = {}
         """body of another topic's record → the lowest seq of a copy of it."""
+        self.copied_tags: dict[int, str] = {}
+        """seq of a copy → the tag of its original."""
         self.ghosts: set[str] = set()
-        """Tags of appends of which it is not known whether they happened; filled in when the history has ended."""
+        """Tags of appends of which it is not known whether they happened, and of copies that no read showed; filled in
+        when the history has ended."""
         self.read_to = 0
         """Reads after the end of all faults cover everything up to this seq."""
         self.read_whole = False
@@ -234,6 +237,9 @@ class Log:
         return False
 
     def tag_of(self, seq: int, batches: dict[str, Batch]) -> str | None:
+        """Of a copy, that of its original: a router without `preserve_tag` copied the record without it."""
+        if (copied := self.copied_tags.get(seq)) is not None:
+            return copied
         body = self.at.get(seq)
         batch = batches.get(body) if body is not None else None
         return batch.tag_of(seq) if batch is not None and batch.topic == self.name and batch.first else None
@@ -267,6 +273,18 @@ class Evidence:
         which a fault must explain each."""
         self.settled_ns: int | None = None
         self.records_read = 0
+
+    def between(self, source: str, dest: str) -> list[Router]:
+        """All routers over which a record of `source` may reach `dest`."""
+        after = self.sources[dest] | {dest}
+        found = [router for router in self.routers if router.dest in after]
+        return [each for each in found if each.source == source or source in self.sources[each.source]]
+
+    def copied_once(self, source: str, dest: str) -> bool:
+        """Whether there is one way from `source` to `dest`, each of whose routers copies exactly once."""
+        routers = self.between(source, dest)
+        reached = [source, *(each.dest for each in routers)]
+        return len(set(reached)) == len(reached) and all(each.guarantee == "exactly_once" for each in routers)
 
 
 def _sources(name: str, routers: list[Router]) -> frozenset[str]:

@@ -47,6 +47,7 @@ class Router(_Strict):
     source: Name
     dest: Name
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    preserve_tag: bool = True
 
 
 class Header(_Strict, omit_defaults=False):

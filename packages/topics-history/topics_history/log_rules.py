@@ -111,10 +111,12 @@ def attribute(evidence: Evidence, log: Log, seq: int, index: int, batch: Batch, 
             yield Invented(log.name, f"seq {seq} is {body}, which was appended to {batch.topic}", (batch.line, line))
             return
         batch.seen_line = batch.seen_line or line
+        if batch.tags is not None and (tag := batch.tags[index]) is not None:
+            log.copied_tags[seq] = tag
         first = log.copies.setdefault(body, seq)
         if first != seq:
             log.copies[body] = min(first, seq)
-            if all(each.guarantee == "exactly_once" for each in evidence.routers if each.dest == log.name):
+            if evidence.copied_once(batch.topic, log.name):
                 yield CopyTwice(log.name, f"{body} is at {first} and at {seq}", (batch.line, line))
         return
     first = seq - index
@@ -249,8 +251,16 @@ def deleted_stays_deleted(
             tag = log.tag_of(seq, evidence.batches)
             cut = log.cuts.get(tag) if tag is not None else None
             before, of = cut.sure.before(piece.start_ns) if cut else (0, 0)
-            if seq < before:
+            if seq < before and _has_its_tag(evidence, log, seq):
                 yield Undeleted(log.name, f"seq {seq} is shown after a deletion of {tag}", (of, piece.line))
+
+
+def _has_its_tag(evidence: Evidence, log: Log, seq: int) -> bool:
+    """Whether a record certainly has the tag of `Log.tag_of`: one of the routers of a copy may have removed it."""
+    if seq not in log.copied_tags:
+        return True
+    source = evidence.batches[log.at[seq]].topic
+    return all(router.preserve_tag for router in evidence.between(source, log.name))
 
 
 def take_delete(log: Log, delete: Delete, line: int) -> None:
@@ -285,6 +295,20 @@ def holes_are_explained(evidence: Evidence, log: Log) -> Iterator[Violation]:
             yield Lost(log.name, f"seq {seq}, {body}, is not shown", (batch.line, hole.line))
         else:
             yield Hole(log.name, f"nothing explains that seq {seq} is not shown", (hole.line,))
+
+
+def note_ghosts(evidence: Evidence) -> None:
+    """A deletion by tag also explains holes of records that no operation showed."""
+    dests: dict[str, list[tuple[Log, bool]]] = {}
+    for log in evidence.logs.values():
+        for name in evidence.sources[log.name] - {log.name}:
+            dests.setdefault(name, []).append((log, evidence.copied_once(name, log.name)))
+    for batch in {id(each): each for each in evidence.batches.values() if not each.failed}.values():
+        tagged = [(body, tag) for body, tag in zip(batch.bodies, batch.tags or (), strict=False) if tag is not None]
+        if not batch.acked and not batch.first:
+            evidence.logs[batch.topic].ghosts.update(tag for _, tag in tagged)
+        for dest, once in dests.get(batch.topic, ()):
+            dest.ghosts.update(tag for body, tag in tagged if not once or body not in dest.copies)
 
 
 def failures_are_absent(evidence: Evidence) -> Iterator[Violation]:
