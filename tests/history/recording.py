@@ -4,7 +4,8 @@ The clock is `time.monotonic_ns` of this process, so all clients of a history ar
 when its answer has arrived, under the lock that orders the lines.
 
     no connection could be made                             failed
-    4xx, 429 among them, or `outcome: not_done`             failed
+    404 `cursor_not_found`                                  ok: the cursor is at 0
+    other 4xx, 429 among them, or `outcome: not_done`       failed
     503 with the reason `write_failed`                      failed
     2xx                                                     ok
     no whole answer, any other 5xx                          unknown
@@ -42,10 +43,13 @@ class Answer:
 
 
 def answered(status: int, body: Any) -> Answer:
-    """The answer of a service that answered, with its outcome."""
+    """The answer of a service that answered, with its outcome. A cursor that is not there is at 0."""
     if status < 300:
         return Answer("ok", status, body)
-    told = body.get("error", {}).get("detail") or {}
+    error = body.get("error", {})
+    if error.get("code") == "cursor_not_found":
+        return Answer("ok", status, {"seq": 0})
+    told = error.get("detail") or {}
     undone = told.get("outcome") == "not_done" or told.get("reason") == "write_failed"
     return Answer("failed" if undone or status < 500 else "unknown", status, body)
 

@@ -207,6 +207,7 @@ class CursorGetArgs(_Strict):
 
 class CursorResult(_Strict):
     seq: Count
+    """0 if there is no such cursor."""
 
 
 class CursorPut(OfTopic, tag="cursor_put"):

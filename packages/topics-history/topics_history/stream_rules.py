@@ -61,7 +61,11 @@ def only_faults_rewind_streams(evidence: Evidence) -> Iterator[Violation]:
 
 
 def take_cursor(evidence: Evidence, log: Log, operation: CursorPut | CursorGet, line: int) -> Iterator[Violation]:
-    """A cursor never goes back in real time, and a put that was accepted is not before what it asked for."""
+    """A cursor never goes back in real time, and a put that was accepted is not before what it asked for.
+
+    One that is not there is at 0: only if no put of it had been accepted before, since histories have no deletions of
+    cursors or topics.
+    """
     key = log.name, operation.args.cursor
     if isinstance(operation, CursorPut) and operation.outcome != "failed":
         puts = evidence.puts.setdefault(key, {})
@@ -76,7 +80,7 @@ def take_cursor(evidence: Evidence, log: Log, operation: CursorPut | CursorGet, 
     if isinstance(operation, CursorPut) and result.seq < operation.args.seq:
         yield CursorBack(log.name, f"{key[1]} was put to {operation.args.seq}, and is at {result.seq}", (line,))
     known.add(operation.end_ns, result.seq, line)
-    if evidence.puts.get(key, {}).get(result.seq, operation.end_ns) >= operation.end_ns:
+    if result.seq and evidence.puts.get(key, {}).get(result.seq, operation.end_ns) >= operation.end_ns:
         evidence.cursor_answers.append((key, result.seq, operation.end_ns, line))
 
 

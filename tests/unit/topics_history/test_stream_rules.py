@@ -132,3 +132,15 @@ def test_a_cursor_is_where_a_client_put_it_perhaps_without_an_answer() -> None:
     assert told.kinds() == []
     told.operations[-1].start_ns = 6_000_000
     assert told.kinds() == ["CursorBack"]
+
+
+def test_a_cursor_that_was_put_does_not_get_lost() -> None:
+    told = Story()
+    told.get_cursor(0, at=(1, 2))
+    told.put_cursor(50, at=(3, 4))  # perhaps not done
+    told.get_cursor(0, at=(5, 6))
+    told.put_cursor(50, 50, at=(7, 9))
+    told.get_cursor(0, at=(8, 10))
+    assert told.kinds() == []
+    told.get_cursor(0, at=(11, 12))
+    assert told.kinds() == ["CursorBack"]
