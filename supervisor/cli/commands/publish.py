@@ -28,13 +28,17 @@ _JSON_BEGINS = ("{", "[", '"')
 _FORMS = "lines are JSON, with --records objects that have data, with --text any text"
 
 
-_NULL = msgspec.Raw(b"null")
+_NULL, _NONE = msgspec.Raw(b"null"), msgspec.Raw()
 
 
 class Line(msgspec.Struct):
-    """A line of --records: fields of a record. Others, such as the seq that `read --json` prints, are passed over."""
+    """A line of --records: fields of a record. Others, such as the seq that `read --json` prints, are passed over.
 
-    data: msgspec.Raw
+    `read --json` also prints lines with a `gap` and no `data`, for records that are lost.
+    """
+
+    data: msgspec.Raw = _NONE
+    gap: msgspec.Raw = _NONE
     tag: str | None = None
     node: str | None = None
     meta: msgspec.Raw = _NULL
@@ -102,11 +106,15 @@ async def publish(
     await _publish_lines(
         on,
         on.client.publisher(topic, node=node, create=made, batch_records=batch_records, linger_s=LINGER_S),
-        lambda line: _record(line, records=records, text=text) | fields,
+        lambda line: _record(line, records=records, text=text),
+        fields,
     )
 
 
-async def _publish_lines(on: Remote, publisher: Publisher, record: Callable[[bytes], dict[str, Any]]) -> None:
+async def _publish_lines(
+    on: Remote, publisher: Publisher, record: Callable[[bytes], dict[str, Any]], fields: dict[str, Any]
+) -> None:
+    """`record` makes arguments of `Publisher.send` of a line, and nothing of one to pass over; `fields` are of all."""
     with bar("publishing", shown=not on.as_json) as advance:
         try:
             async with publisher:
@@ -115,7 +123,10 @@ async def _publish_lines(on: Remote, publisher: Publisher, record: Callable[[byt
                         found = record(line)
                     except (msgspec.DecodeError, UnicodeDecodeError) as error:
                         raise ValueError(f"line {number} is not what it should be: {_plain(error)}; {_FORMS}") from None
-                    await publisher.send(**found)
+                    if found:
+                        await publisher.send(**(found | fields))
+                    else:
+                        complain(f"line {number} is a gap, and is passed over")
                     if number % SHOWN == 0:
                         advance(publisher.published, None)
         except BaseException:
@@ -158,12 +169,19 @@ def parsed_meta(given: str) -> Json:
 
 
 def _record(line: bytes, *, records: bool, text: bool) -> dict[str, Any]:
-    """A line as the arguments of `Publisher.send`. Raises `msgspec.DecodeError`, `UnicodeDecodeError`."""
+    """A line as the arguments of `Publisher.send`; none for a gap.
+
+    Raises `msgspec.DecodeError`, `UnicodeDecodeError`.
+    """
     if text:
         return {"data": line.decode()}
     if not records:
         return {"data": Json(_any(line))}
     found = _line(line)
+    if not bytes(found.data):
+        if not bytes(found.gap):
+            raise msgspec.ValidationError("Object missing required field `data`")
+        return {}
     meta = Json(found.meta) if bytes(found.meta) != bytes(_NULL) else None
     fields = {"data": Json(found.data), "tag": found.tag, "node": found.node, "meta": meta, "delay_ms": found.delay_ms}
     return {name: value for name, value in fields.items() if value is not None}
