@@ -135,9 +135,15 @@ def test_traffic_goes_to_the_machine_that_holds(certificate: Path, tmp_path: Pat
 
         def refused() -> bool:
             with door.opened("POST", "/v0/topics/x", {}) as answer:
-                return answer.status == 503
+                return answer.status == 503 and answer.headers["Retry-After"] == "1" and "error" in json.load(answer)
 
-        until(refused, "503 while no machine holds")
+        until(refused, "503, and when to retry, while no machine holds")
+        for path in ("/v0/watch/w", "/v0/topics/x/work?node=n"):
+            with door.opened("GET", path) as answer:
+                assert (answer.status, answer.read()) == (200, b"retry: 2000\n\n"), (
+                    "a browser reconnects after 200"
+                )
+                assert answer.headers.get_content_type() == "text/event-stream"
         two.shutdown()
         two.server_close()
         one.holds = True
