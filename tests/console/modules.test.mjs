@@ -12,7 +12,7 @@ async function load(name) {
 }
 
 const {elements, holds, kindOf, members, picked, skip, withRecords} = await load("json.js");
-const {layout, path, quantile, roundUp} = await load("geometry.js");
+const {BOX, layout, path, quantile, roundUp} = await load("geometry.js");
 const {compact, millis, size, span} = await load("format.js");
 
 test("payloads are the text that was sent", () => {
@@ -88,6 +88,15 @@ test("a topic stands to the right of all that it gets records from, and a cycle 
   assert.equal(places.size, 6);
   for (const {source, dest} of routers.slice(0, 3)) assert.ok(places.get(source)[0] < places.get(dest)[0], `${source} ${dest}`);
   assert.equal(new Set([...places.values()].map(String)).size, 6, "no two at one place");
+});
+
+test("a graph with a column that has no topic has a height, and all its topics a place", () => {
+  // Only the first 120 topics are drawn: here none of the first column.
+  const routers = Array.from({length: 120}, (_, i) => ({source: "z", dest: `a${i}`}));
+  const {places, height, width, left} = layout(routers);
+  assert.deepEqual([places.size, left], [120, 1]);
+  assert.ok(Number.isFinite(width) && height > 120 * BOX.height, `${height}`);
+  for (const [topic, [x, y]] of places) assert.ok(Number.isFinite(x) && y >= 0 && y < height, `${topic}: ${x} ${y}`);
 });
 
 test("a long chain and a thousand topics are laid out at once", () => {

@@ -62,7 +62,7 @@ export function layout(routers) {
   const columns = [];
   for (const topic of topics) (columns[depth(topic, new Set())] ??= []).push(topic);
   const places = new Map();
-  const rows = Math.max(...columns.map(each => each?.length ?? 0), 1);
+  const rows = Math.max(...Array.from(columns, each => each?.length ?? 0), 1);
   const height = rows * (BOX.height + BOX.below) - BOX.below + 24;
   const row = topic => places.get(topic)?.[1] ?? 0;
   columns.forEach((column, at) => {
