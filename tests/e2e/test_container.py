@@ -12,9 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,23 @@ def test_its_health_check_knows_a_service_from_none(shared: Service) -> None:
         environment = {**os.environ, "TOPICS_PORT": str(port)}
         done = subprocess.run(health_check(), env=environment, capture_output=True, timeout=30, check=False)
         assert (done.returncode == 0) is healthy, done.stderr
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (401, True), (500, False)])
+def test_its_health_check_takes_the_request_for_a_key_as_an_answer(status: int, healthy: bool) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/v0/health" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        environment = {**os.environ, "TOPICS_PORT": str(server.server_port)}
+        done = subprocess.run(health_check(), env=environment, capture_output=True, timeout=30, check=False)
+        server.shutdown()
+    assert (done.returncode == 0) is healthy, done.stderr
 
 
 SETUP = """
