@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,9 @@ FileOption = Annotated[
 ]
 ScopesOption = Annotated[str, typer.Option(help="read, write, delete, admin, joined by +; all without it.")]
 PrefixOption = Annotated[list[str] | None, typer.Option(help="Only topics that begin so; may be repeated.")]
+ExpiresOption = Annotated[
+    str, typer.Option(metavar="TIME", help="When it ends, such as 2027-01-31 or 2027-01-31T12:00:00Z.")
+]
 DigestArgument = Annotated[
     str, typer.Argument(metavar="DIGEST", help="The beginning of a digest, as `list` shows it.", show_default=False)
 ]
@@ -46,9 +50,7 @@ def make(
     file: Annotated[
         Path | None, typer.Option("--file", envvar=FILE_VARIABLE, metavar="FILE", help="Add it to this file.")
     ] = None,
-    expires: Annotated[
-        str, typer.Option(metavar="TIME", help="When it ends, such as 2027-01-31 or 2027-01-31T12:00:00Z.")
-    ] = "",
+    expires: ExpiresOption = "",
 ) -> None:
     """Make a key, and print it. With --file, add it to the file of a service; else its entry is printed too."""
     secret = secrets.token_hex(32)
@@ -82,20 +84,29 @@ def rotate(
     digest: DigestArgument,
     file: FileOption,
     drop: Annotated[bool, typer.Option("--drop", help="Remove the old key at once.")] = False,
+    expires: ExpiresOption = "",
 ) -> None:
     """Make a key with the scopes, the prefixes and the end of another one, and print it.
 
-    The old key stays valid, so that clients can change one after the other; remove it with `topics keys rm`.
+    The old key stays valid, so that clients can change one after the other; remove it with `topics keys rm`. If it has
+    expired, give the new key an end of its own with --expires.
     """
     lines = _lines(file)
     place = _find(lines, digest, file)
     secret = secrets.token_hex(32)
     old = re.split("[: \t]", lines[place].strip(), maxsplit=1)[0]
     new = secret + lines[place].strip()[len(old) :]
+    if expires:
+        new = re.sub("[ \t]+expires=[^ \t]*$", "", new) + f" expires={expires}"
+    now_ms = time.time_ns() // 1_000_000
+    if _checked([new], Path("the new key"))[0].expired(now_ms):
+        fail("the new key would have expired already; give it a later end with --expires", Status.FAILED)
+    ended = _checked([lines[place]], file)[0].expired(now_ms)
     lines[place : place + 1] = [new] if drop else [lines[place], new]
     _store(file, lines)
     if not drop:
-        complain(f"the old key stays valid until: topics keys rm {digest}")
+        state = "has expired; remove it with" if ended else "stays valid until"
+        complain(f"the old key {state}: topics keys rm {digest}")
     tell(secret)
 
 

@@ -68,13 +68,26 @@ def test_mistakes_change_nothing(file: Path) -> None:
 
 
 def test_a_key_may_have_an_end_which_its_successor_has_too(file: Path) -> None:
-    secret = keys("make", "--scopes", "read", "--expires", "2027-01-31T12:00:00Z").strip()
-    assert file.read_text() == f"{secret}:read expires=2027-01-31T12:00:00Z\n"
-    assert json.loads(keys("list", "--json"))["expires"] == "2027-01-31T12:00:00+00:00"
-    assert "2027-01-31T12:00:00" in keys("list")
+    secret = keys("make", "--scopes", "read", "--expires", "2999-01-31T12:00:00Z").strip()
+    assert file.read_text() == f"{secret}:read expires=2999-01-31T12:00:00Z\n"
+    assert json.loads(keys("list", "--json"))["expires"] == "2999-01-31T12:00:00+00:00"
+    assert "2999-01-31T12:00:00" in keys("list")
     new = keys("rotate", digest(secret), "--drop").strip()
-    assert file.read_text() == f"{new}:read expires=2027-01-31T12:00:00Z\n"
-    file.write_text("bare expires=2027-01-31T12:00:00Z\n")
+    assert file.read_text() == f"{new}:read expires=2999-01-31T12:00:00Z\n"
+    file.write_text("bare expires=2999-01-31T12:00:00Z\n")
     new = keys("rotate", digest("bare"), "--drop").strip()
-    assert file.read_text() == f"{new} expires=2027-01-31T12:00:00Z\n"
+    assert file.read_text() == f"{new} expires=2999-01-31T12:00:00Z\n"
     assert "expires= needs" in keys("make", "--expires", "soon", status=1)
+
+
+def test_the_successor_of_an_expired_key_needs_an_end_of_its_own(file: Path) -> None:
+    old = "old:read expires=2020-01-31"
+    file.write_text(f"{old}\n")
+    assert "would have expired already; give it a later end with --expires" in keys("rotate", digest("old"), status=1)
+    for wrong in ("2020-02-01", "soon"):
+        keys("rotate", digest("old"), "--expires", wrong, status=1)
+    assert file.read_text() == f"{old}\n"
+    new = keys("rotate", digest("old"), "--expires", "2999-01-31").strip()
+    assert file.read_text() == f"{old}\n{new}:read expires=2999-01-31\n"
+    bare = keys("rotate", digest(new), "--drop", "--expires", "2999-02-01T00:00:00+01:00").strip()
+    assert file.read_text() == f"{old}\n{bare}:read expires=2999-02-01T00:00:00+01:00\n"
