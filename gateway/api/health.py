@@ -6,15 +6,14 @@ from typing import Any
 
 from gateway.contract.responses import plain
 from gateway.http.messages import Response
-from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto import __version__
 from proto.ipc.control import HELD_ELSEWHERE
 from proto.model.errors import not_ready, shutting_down
 
 
-def health() -> Response:
-    return plain({"status": "ok", "version": __version__, "uptime_ms": uptime_ms()})
+def health(uptime_ms: int) -> Response:
+    return plain({"status": "ok", "version": __version__, "uptime_ms": uptime_ms})
 
 
 def ready(shards: Shards, *, draining: bool) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 import msgspec
 
@@ -17,7 +18,6 @@ from gateway.http.messages import Request, Response
 from gateway.observe import metrics
 from gateway.observe.colleagues import Colleagues
 from gateway.observe.history import Recorder
-from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from gateway.streams import asyncapi
 from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures, served
@@ -51,6 +51,7 @@ class Service:
         self._outcomes = outcomes
         self._streams = streams
         self._probe_auth = probe_auth
+        self._started = monotonic()
         self._scraper = metrics.Scraper(shards, self.colleagues, limits.metrics_max_topics)
         self.handlers: dict[str, Handler] = {
             "health": self._health,
@@ -69,16 +70,20 @@ class Service:
             internal_errors=dict(faults.counts),
             in_flight=self._flight.count,
             streams=self._streams.open,
-            uptime_ms=uptime_ms(),
+            uptime_ms=self._uptime_ms,
             protocols=[each() for each in self.protocols],
         )
+
+    @property
+    def _uptime_ms(self) -> int:
+        return round((monotonic() - self._started) * 1000)
 
     async def _others(self) -> Mapping[tuple[str, int], int]:
         """The requests that other gateways have served."""
         return served((await self.colleagues.ask())[1])
 
     async def _health(self, plan: Plan, body: bytes, request: Request) -> Response:
-        return health.health()
+        return health.health(self._uptime_ms)
 
     async def _ready(self, plan: Plan, body: bytes, request: Request) -> Response:
         return health.ready(self._shards, draining=self._flight.draining)
