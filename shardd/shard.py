@@ -275,8 +275,9 @@ class Shard:
         self.moving = refusal
         if refusal is not None:
             for topic in list(self.directory.visible.values()):
-                for waiting in (self.reads, self.pulls, self.claims, self.allowance):
+                for waiting in (self.reads, self.pulls, self.claims):
                     waiting.refuse(topic, refusal)
+            self.allowance.refuse_all(refusal)
             self.flush()
 
     def flush(self) -> None:

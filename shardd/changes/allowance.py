@@ -11,12 +11,13 @@ limit by orders (`shardd.changes.treasurer` has the messages and the rules).
               first order the shard may not grow
 
 A request that does not fit waits here as a `Waiter`. Nothing of it is staged, and its asker gets no `Parked`, so its
-bytes stay in the asker's window. It ends in one of three ways:
+bytes stay in the asker's window. It ends in one of four ways:
 
     it fits              the limit was raised, or the shard holds less: it is carried out, from its beginning
     it is refused        an order says that nothing more is free (`429`)
     it waits too long    `PATIENCE_S`, before the first order `FIRST_PATIENCE_S`, or until its deadline: it is not known
                          what is free (`503`)
+    it is not served     its topic is set apart, or its shard moves to another machine (`503`)
 
 A refusal has to be certain. While changes are staged, a topic may come to hold less than was promised for it
 (`shardd.topic.promises`). So a request that would fit beside what readers see already waits for the staged changes, and
@@ -168,6 +169,12 @@ class Allowance:
         """Refuses the requests of a topic that wait."""
         for each in [each for each in self._waiting if each.topic == topic.name]:
             del self._waiting[each]
+            each.refuse(error)
+
+    def refuse_all(self, error: TopicsError) -> None:
+        """Refuses all requests that wait, also those of topics that do not exist yet."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
             each.refuse(error)
 
     def want(self, size: int, now: float) -> None:

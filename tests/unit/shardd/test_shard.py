@@ -566,6 +566,29 @@ class TestMove:
         shard.append("log", 3)
         assert [each["data"] for each in shard.everything("log")] == [1, 3]
 
+    def test_what_waits_for_room_is_refused_also_for_a_topic_that_does_not_exist_yet(self) -> None:
+        shard = Harness(max_topics=5, max_total_bytes=1000)
+        shard.call("configure", "log", {})
+        shard.shard.allowance.bind(alone=False)
+        waiting = [
+            shard.send("configure", "new", {}),
+            shard.send("append", "newer", {"records": [{"data": 1}]}),
+            shard.send("append", "log", {"records": [{"data": 1}]}),
+        ]
+        assert not set(waiting) & shard.replies.keys()
+        shard.shard.move(moving(0))
+        for ident in waiting:
+            reply = shard.replies[ident]
+            assert isinstance(reply, Reply)
+            assert reply.error is not None
+            assert reply.error.detail == {"shard": 0, "reason": "moving", "outcome": "not_done"}
+        assert not shard.shard.allowance.unsettled
+        shard.shard.move(None)
+        shard.shard.allowance.bind(alone=True)
+        shard.settle()
+        assert shard.everything("log") == []
+        assert list(shard.shard.directory.assigned) == ["log"]
+
     def test_what_was_staged_before_is_answered(self, shard: Harness) -> None:
         shard.call("configure", "log", {"durability": "fsync"})
         shard.shard.commits.sync_now()
