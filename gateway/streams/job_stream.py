@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from time import time
 from typing import Any
 
@@ -33,7 +34,7 @@ from proto.model.surrogates import decode
 
 HEARTBEAT_S = 15.0
 GOODBYE_S = 5.0
-"""How long an ending stream tries to send its last frame, and then to give its jobs back."""
+"""How long an ending stream tries to send the rest of a piece and its last frame, and then to give its jobs back."""
 
 _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -50,12 +51,41 @@ def _sendable(number: int) -> int:
     return min(max(number, -MAX_SENT), MAX_SENT)
 
 
+class _Sender:
+    """Sends the pieces of a stream, each whole: a last frame inside another frame would be read as a part of it."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.scope = trio.CancelScope()
+        """All of the stream but its last frame."""
+        self.cut = False
+        """Whether a piece was begun and is not sent whole."""
+        self.end_by = inf
+        """Until when the stream may send once it ends, on trio's clock."""
+
+    def end(self) -> None:
+        """End the stream: at once, or when the piece that is being sent is whole, but within `GOODBYE_S`."""
+        self.end_by = min(self.end_by, trio.current_time() + GOODBYE_S)
+        if self.cut:
+            self.scope.deadline = self.end_by
+        else:
+            self.scope.cancel()
+
+    async def send(self, piece: bytes) -> None:
+        self.cut = True
+        await self._write(piece)
+        self.cut = False
+        if self.end_by < inf:
+            self.scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+
 class Work:
     def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
         self._keyring = keyring
         self._shards = shards
         self._limits = limits
-        self._open: dict[str, trio.CancelScope] = {}
+        self._open: dict[str, _Sender] = {}
         self._draining = False
         self._over = trio.Event()
 
@@ -77,21 +107,22 @@ class Work:
         return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, worker, key))
 
     async def _run(self, topic: str, worker: WorkTake, key: Key, write: Write, gone: Gone) -> bool:
-        """Stream until something ends it. Returns True when it ended with a last frame, False when the client left."""
+        """Stream until something ends it. Returns True when it ended with a last frame, False when the client left or
+        did not take the rest of a piece."""
         stream = worker.stream
         left = False
         last = shutting_down()
-        scope = self._open[stream] = trio.CancelScope()
+        sender = self._open[stream] = _Sender(write)
         if self._draining:
-            scope.cancel()
+            sender.end()
 
         def revoke() -> None:
             nonlocal last
             last = key_is_gone()
-            scope.cancel()
+            sender.end()
 
         try:
-            with self._keyring.while_known(key, revoke), scope:
+            with self._keyring.while_known(key, revoke), sender.scope:
                 async with trio.open_nursery() as nursery:
 
                     async def watch() -> None:
@@ -103,16 +134,17 @@ class Work:
                     nursery.start_soon(watch)
                     try:
                         await trio.lowlevel.checkpoint_if_cancelled()  # the key may be gone, or the service draining
-                        await self._push(topic, worker, write)
+                        await self._push(topic, worker, sender.send)
                     except TopicsError as error:
                         last = error
                     except (OSError, ClientGone):
                         left = True
                     nursery.cancel_scope.cancel()
-            if not left:
-                with trio.move_on_after(GOODBYE_S):
-                    await write(error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms))
-            return not left
+            if not left and not sender.cut:
+                sender.end()
+                with trio.move_on_at(sender.end_by):
+                    await sender.send(error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms))
+            return not left and not sender.cut
         finally:
             with trio.move_on_after(GOODBYE_S) as patience:
                 patience.shield = True
@@ -159,8 +191,8 @@ class Work:
         self._draining = True
         while self._open:
             self._over = trio.Event()
-            for scope in self._open.values():
-                scope.cancel()
+            for sender in self._open.values():
+                sender.end()
             await self._over.wait()
 
 

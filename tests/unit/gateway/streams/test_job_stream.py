@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
+import h2.events
 import pytest
 import trio
 
@@ -16,9 +17,10 @@ from proto.ipc.link import Link
 from proto.ipc.message import Message, Parked, Reply, Request, Status
 from proto.ipc.operations import Claim
 from proto.model.errors import TopicsError, topic_not_found
-from tests.support.gateway_stage import Client, Stage, stage, until
+from tests.support.gateway_stage import Client, Stage, key, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
+from tests.unit.gateway.server.test_http2_server import Client as Http2Client
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +159,99 @@ async def test_a_client_that_does_not_read_is_let_go_and_its_jobs_given_back() -
         await until(lambda: len(queue.closed) == 1)
         assert queue.jobs  # some jobs were never sent
         await until(lambda: not there.gateway.server.connections)
+
+
+HUGE = {"$seq": 1, "data": "x" * (16 << 20)}
+"""A job that is larger than what a connection takes before its client reads."""
+
+
+def pieces(wire: bytes) -> tuple[list[bytes], bool]:
+    """The chunks of an answer, of which the last may be cut, and whether the answer has its end."""
+    rest = wire.partition(b"\r\n\r\n")[2]
+    found: list[bytes] = []
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        if not length:
+            assert rest == b"\r\n"
+            return found, True
+        assert rest[length : length + 2] in (b"\r\n", b"\r", b""), "something is between the bytes of a chunk"
+        found.append(rest[:length])
+        rest = rest[length + 2 :]
+    return found, False
+
+
+async def all_of(client: Client) -> bytes:
+    """All bytes since the connection began, up to its end or to that of the answer."""
+    wire = bytearray(client.buffer)
+    with trio.fail_after(60), suppress(trio.BrokenResourceError):
+        while not wire.endswith(b"\r\n0\r\n\r\n") and (data := await client.stream.receive_some(1 << 20)):
+            wire += data
+    return bytes(wire)
+
+
+@asynccontextmanager
+async def sending(queue: Queue) -> AsyncIterator[tuple[Stage, Client]]:
+    """A stream that has begun to send `HUGE`."""
+    async with (
+        stage(queue, keys=[key("one")]) as there,
+        opened(there, Authorization="Bearer one") as client,
+    ):
+        while b"event: job" not in client.buffer:
+            await client._more()
+        yield there, client
+
+
+@pytest.mark.parametrize("how", ["drain", "revoke"])
+async def test_a_job_that_is_being_sent_comes_whole_before_the_last_frame(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(job_stream, "GOODBYE_S", 60)
+    queue = Queue(HUGE)
+    async with sending(queue) as (there, client):
+        if how == "drain":
+            there.nursery.start_soon(there.gateway.api.work.drain)
+            await until(lambda: there.gateway.api.work._draining)
+        else:
+            there.gateway.keyring.replace([key("two")])
+        found, whole = pieces(await all_of(client))
+        job, error = b"".join(found).split(b"\n\n")[-3:-1]
+        assert json.loads(job.partition(b"data: ")[2]) == {"topic": "q", **HUGE}
+        assert error.startswith(b"event: error\ndata: ")
+        assert json.loads(error.partition(b"data: ")[2])["code"] == (503 if how == "drain" else 401)
+        assert whole
+        assert queue.waiting == [], "an ending stream asks for no more jobs"
+
+
+async def test_a_job_that_cannot_be_sent_whole_is_followed_by_nothing() -> None:
+    queue = Queue(HUGE)
+    async with sending(queue) as (there, client):
+        await there.gateway.api.work.drain()
+        assert len(queue.closed) == 1
+        found, whole = pieces(await all_of(client))
+        assert b"event: job" in b"".join(found)
+        assert b"event: error" not in b"".join(found)
+        assert not whole
+
+
+async def test_over_http_2_a_cut_job_is_followed_by_a_reset() -> None:
+    queue = Queue(HUGE)
+    async with stage(queue) as there, there.client() as connected:
+        client = Http2Client(connected.stream)
+        await client.begin("GET", ASKED, end=True)
+        found = b""
+        with trio.fail_after(60):
+            async with aclosing(client.events()) as events:
+                async for event in events:
+                    if isinstance(event, h2.events.DataReceived):
+                        found += event.data
+                        if len(found) == 65535:  # all that the client makes room for
+                            await there.gateway.api.work.drain()
+                    if isinstance(event, (h2.events.StreamReset, h2.events.StreamEnded)):
+                        break
+        assert isinstance(event, h2.events.StreamReset)
+        assert b"event: job" in found
+        assert b"event: error" not in found
 
 
 async def test_a_queue_that_is_gone_ends_the_stream_with_a_last_frame() -> None:
