@@ -6,13 +6,12 @@ their JSON. The body of a shard's operation goes to the shard unchanged, so it m
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from gateway.api.plan import Plan
 from gateway.contract.operation import Body, Operation
 from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, inflated
 from gateway.http.messages import Request
+from gateway.http.short_cache import short_cache
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import Limits
 
@@ -68,7 +67,7 @@ def _packed(request: Request) -> bool:
     return encoding != b"identity"
 
 
-@lru_cache(256)
+@short_cache(256)
 def is_json(content_type: bytes) -> bool:
     """Whether a Content-Type means JSON in UTF-8: `application/json` with charset `utf-8` or none, in any case."""
     essence, *parameters = [part.strip().lower() for part in content_type.split(b";")]

@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.http.messages import Request, Response
+from gateway.http.short_cache import short_cache
 from proto.model.errors import ErrorCode, TopicsError
 
 MAX_AGE_S = 600
@@ -225,7 +225,7 @@ def _verdict(request: Request, rule: Rule, changes: bool = False) -> Verdict:
     return _decided(rule, *named, websocket, keyed, changes)
 
 
-@lru_cache(1024)
+@short_cache(1024)
 def _decided(
     rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool, changes: bool
 ) -> Verdict:

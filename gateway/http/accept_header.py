@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from gateway.http.short_cache import short_cache
 
 
-@lru_cache(1024)
+@short_cache(1024)
 def weight(accept: bytes, media: bytes) -> float:
     """Return the weight, 0.0 to 1.0, of a type such as `text/plain`. The most specific matching range decides. Without
     a header, every type has weight 1.0."""
@@ -14,7 +14,7 @@ def weight(accept: bytes, media: bytes) -> float:
     return max(_ranges(accept, media), default=(0, 0.0))[1]
 
 
-@lru_cache(1024)
+@short_cache(1024)
 def named(accept: bytes, media: bytes) -> bool:
     """Whether the header names the type itself with a weight above 0; `*/*` and `text/*` do not count."""
     rank, wanted = max(_ranges(accept, media), default=(0, 0.0))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from functools import lru_cache
 
 import trio
 
+from gateway.http.short_cache import short_cache
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.process.driven import in_task
 
@@ -74,7 +74,7 @@ def deflate(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-@lru_cache(256)
+@short_cache(256)
 def accepts_gzip(header: bytes) -> bool:
     """Whether an Accept-Encoding header asks for gzip, by name or by `*`, with a weight not below that of `identity`.
     A malformed weight counts as 0."""
