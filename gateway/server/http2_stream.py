@@ -199,12 +199,13 @@ class Http2Stream(Request):
         if not self.whole and hold.size > FIRST_WINDOW_BYTES:
             self._link.widen(self, BODY_WINDOW_BYTES - FIRST_WINDOW_BYTES)
         while self._arrived or not self.whole:
-            if len(body) >= hold.size:
+            if not self._arrived:
+                await self._more()
+            # Only for bytes that are there: an end may follow in a frame of its own, and needs no memory.
+            if len(body) + sum(map(len, self._arrived)) > hold.size:
                 since = monotonic()
                 await hold.grow(min(max(GROWTH * len(body), FIRST_GROWTH_BYTES), limit))
                 self._pace.excuse(monotonic() - since)
-            if not self._arrived:
-                await self._more()
             body += b"".join(self._arrived)
             self._arrived.clear()
             unread, self._unread = self._unread, 0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import aclosing
 
 import h2.events
+import pytest
 import trio
 import trio.testing
 
-from gateway.admission.body_budget import Kind
+from gateway.admission.body_budget import Budget, Hold, Kind
+from gateway.server.connection import FIRST_GROWTH_BYTES
+from gateway.server.http2_connection import Carried
+from gateway.server.http2_stream import Http2Stream
+from proto.model.limits import Limits
 from tests.support.gateway_stage import until
 from tests.unit.gateway.server.test_http2_server import client, large, used
 
@@ -46,6 +52,83 @@ async def test_a_small_body_that_comes_after_its_head_does_not_wait_for_memory()
         for hold in holds:
             hold.release()
         await until(lambda: used(there) == 0)
+
+
+class AloneLink:
+    """A connection that sends nothing."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self.starved_since = self.deadline = math.inf
+        self.expired = False
+        self.carried = Carried(self, 1000)
+        self.limits = Limits()
+
+    def send_head(self, stream: Http2Stream, fields: list[tuple[bytes, bytes]], *, end: bool = False) -> None: ...
+    def send_left(self, stream: Http2Stream) -> None: ...
+    def widen(self, stream: Http2Stream, size: int) -> None: ...
+    def acknowledge(self, stream: Http2Stream, size: int) -> None: ...
+    def peer(self) -> str:
+        return ""
+
+
+async def full(budget: Budget) -> list[Hold]:
+    """Take all bytes, and for one body the right to grow beyond them. Returns what holds them."""
+    streams, beyond = [budget.hold(Kind.STREAM), budget.hold(Kind.STREAM)], budget.hold(Kind.BODY)
+    for hold in streams:
+        hold.set(budget.total)
+    beyond.set(1)
+    await beyond.grow(2)
+    assert budget.used > budget.total
+    return [*streams, beyond]
+
+
+@pytest.mark.parametrize("size", [0, 100, 100_000])
+async def test_a_body_that_has_arrived_does_not_wait_for_memory_until_its_end_comes(size: int) -> None:
+    budget = Budget(1 << 20)
+    head = [(b":method", b"POST"), (b":path", b"/"), (b"content-length", b"%d" % size)]
+    stream = Http2Stream(AloneLink(), 1, head, budget, whole=False)
+    found: list[bytes] = []
+
+    async def read() -> None:
+        found.append(await stream.body())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        _holds = await full(budget)
+        for _ in range(size // 100):
+            stream.receives(b"x" * 100, 100)
+            await trio.testing.wait_all_tasks_blocked()
+        assert budget.statistics().waiting == 0
+        stream.received_all()
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == [b"x" * size]
+
+
+async def test_a_body_of_unknown_length_waits_for_memory_before_it_is_longer_than_what_it_holds() -> None:
+    budget = Budget(1 << 20)
+    stream = Http2Stream(AloneLink(), 1, [(b":method", b"POST"), (b":path", b"/")], budget, whole=False)
+    found: list[bytes] = []
+
+    async def read() -> None:
+        found.append(await stream.body())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        holds = await full(budget)
+        stream.receives(b"x" * FIRST_GROWTH_BYTES, FIRST_GROWTH_BYTES)
+        await trio.testing.wait_all_tasks_blocked()
+        assert budget.statistics().waiting == 0
+        stream.receives(b"x", 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert budget.statistics().waiting == 1
+        for hold in holds:
+            hold.release()
+        await trio.testing.wait_all_tasks_blocked()
+        stream.received_all()
+    assert found == [b"x" * (FIRST_GROWTH_BYTES + 1)]
 
 
 async def test_a_refused_body_is_answered_and_then_reset() -> None:
