@@ -149,7 +149,8 @@ class Mark:
     """Of the last process that wanted to."""
     part: int = -1
     frame_no: int = 0
-    """As far as the log is known to equal the bucket's; part -1 if that is not known."""
+    """As far as the log is known to equal the bucket's; part -1 if that is not known. Part -2, only if `incomplete`:
+    what is in the directory is being set aside, and to be kept."""
     incomplete: bool = False
     """True while the directory is made again from the bucket: what is in it counts for nothing."""
     held: bool = False

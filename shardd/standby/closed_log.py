@@ -13,10 +13,11 @@ as the bucket's if it is not behind the kept position, or if the part is of the 
 
 Steps of `restore`, and what a start finds if the process dies after each:
 
-1  mark     `incomplete` in bucket.json    what is in the directory counts for nothing
-2  aside    everything to `aside-…`        the same; the next start removes the rest and what step 3 made
-3  files    of the manifest, synced        the same
-4  mark     the position, and complete     a shard as of the manifest
+1  mark     `incomplete` in bucket.json    nothing in the directory counts; part -2: it is set aside, and kept
+2  aside    everything to `aside-…`        the same
+3  mark     part -1                        the same; the next start removes the rest and what step 4 made
+4  files    of the manifest, synced        the same
+5  mark     the position, and complete     a shard as of the manifest
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from shardd.storage.wal import file_name, reopened
 
 KEEP_BYTES = 16 << 20
 """The position is kept after so many applied bytes."""
+_MOVING = -2  # see `Mark.part`
 _log: FilteringBoundLogger = structlog.get_logger()
 
 
@@ -123,15 +125,14 @@ class ClosedLog:
         `RecoveryError`, `CatalogError`, `Mismatch`, `StoreError`, OSError."""
         self._disk.make_dir(self._wal)
         mark = read_mark(self._disk, self._path)
-        known = mark is not None and mark.url == self._objects.store.url
-        if known and mark is not None:
+        if mark is not None and mark.url == self._objects.store.url:
             self._mark = mark
         self._before = self._previous = tuple(filter(None, (self._mark.nonce, self._mark.claimed)))
         if self._place and self._mark.place != self._place:
             self._previous, self._mark = (), replace(self._mark, nonce="", claimed="", place=self._place)
         if self._mark.incomplete:
-            self._clear(keep=False)
-            return Position()
+            self._clear(keep=self._mark.part == _MOVING)
+            return self._made(Position())
         self._look()
         if self._mark.part >= 0:
             position = Position(self._mark.part, self._mark.frame_no)
@@ -381,11 +382,15 @@ class ClosedLog:
         self._restored_from = -1 if head is None else head.part
         self.last_no = self._known_no = position.frame_no
         self._since_fold = 0
-        self.changed, self.from_backup, self._before = True, False, ()
-        self._previous = ()
+        self.changed, self.from_backup = True, False
+        _log.info("restored_from_bucket", part=position.part, frame=position.frame_no)
+        return self._made(position)
+
+    def _made(self, position: Position) -> Position:
+        """The files are new ones, as of this position; none, if it is the first one. Raises OSError."""
+        self._before = self._previous = ()
         self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips, place=self._place)
         self.keep(position)
-        _log.info("restored_from_bucket", part=position.part, frame=position.frame_no)
         return position
 
     def _has(self, head: Head | None) -> bool:
@@ -402,22 +407,18 @@ class ClosedLog:
     def _set_aside(self) -> None:
         """Move everything to a folder; remove it, if the bucket has all of it."""
         self.close()
-        again = self._mark.incomplete
-        self._mark_as(incomplete=True)
-        keep = self.last_no > self._known_no and not again
+        keep = self._mark.part == _MOVING if self._mark.incomplete else self.last_no > self._known_no
+        self._mark_as(incomplete=True, part=_MOVING if keep else -1)
         aside = self._clear(keep)
         if keep:
-            _log.warning(
-                "set_aside",
-                path=str(self._path / aside),
-                frames=self.last_no,
-                reason="the bucket has another history; frames that only this machine had are in that folder alone",
-            )
+            self._mark_as(part=-1)
+            reason = "the bucket has another history; frames that only this machine had are in that folder alone"
+            _log.warning("set_aside", path=str(self._path / aside), frames=self.last_no, reason=reason)
         self.last_no = 0
 
     def _clear(self, keep: bool) -> str:
-        """Move everything in the directory, and in that of the cold folder, to a folder, and remove this unless it is
-        to be kept. Returns its name."""
+        """Move everything in the directory, and in the cold one, to a folder, and remove this unless it is to be kept.
+        Returns its name."""
         aside = f"{ASIDE}{token_hex(4)}"
         for top in (self._path, self._cold):
             names = [] if top is None else self._disk.list(top)
@@ -427,6 +428,8 @@ class ClosedLog:
             for name in names:
                 if not name.startswith((ASIDE, MARK)):
                     self._disk.replace(top / name, top / aside / name)
+            for name in (each for each in self._disk.list(top) if keep and each.startswith(ASIDE)):
+                self._disk.sync_dir(top / name)  # also what a process moved that died before it could sync
             self._disk.sync_dir(top)
             if not keep:
                 self._disk.remove_tree(top / aside)

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -249,6 +250,62 @@ def test_a_restore_that_died_is_made_again(holder: Shipped, tmp_path: Path) -> N
     assert not (standby.path / "topics").exists()
     assert standby.follow() is Result.DONE
     assert contents(standby.opened()) == contents(holder)
+
+
+def test_a_directory_that_a_start_emptied_counts_from_then_on(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 3)
+    (tmp_path / "shard-00").mkdir()
+    write_mark(RealDisk(), tmp_path / "shard-00", Mark(holder.store.url, "l", held=True, incomplete=True))
+    standby = followed(holder.store, tmp_path)
+    standby.closed.hold(standby.position, "n")
+    again = Files(holder.store, tmp_path)
+    assert again.closed.last_no == standby.closed.last_no > 0
+    assert again.closed.held
+    assert again.closed.lineage != "l", "its files are not those that the older manifests were made from"
+
+
+@pytest.mark.parametrize("survival", ["process", "drop"])
+def test_a_restore_that_died_anywhere_keeps_what_only_this_machine_had(
+    holder: Shipped, survival: Literal["process", "drop"]
+) -> None:
+    written(holder, 3)
+    holder.shard.checkpoint_now()
+    holder.copy()
+    whole = followed(holder.store, SHARD.parent, FaultDisk())
+    shard = whole.opened()
+    shard.append("a", "of its own")
+    shard.shard.commits.sync_now()
+    shard.shard.close()
+    assert isinstance(whole.disk, FaultDisk)
+
+    def kept(disk: FaultDisk) -> bool:
+        logs = [path for path in disk.names if path.parent.name == "wal"]
+        own = [path for path in logs if b"of its own" in disk.names[path].data]
+        return any(path.parent == SHARD / "wal" or path.parts[-3].startswith("aside-") for path in own)
+
+    last = 0
+    while True:
+        disk = whole.disk.settled()
+        files = Files(holder.store, SHARD.parent, disk)
+        disk.crash_at = len(disk.calls) + last
+        try:
+            assert isinstance(files.closed.carry(Restore()), Position)
+            break
+        except Crash:
+            last += 1
+        after = disk.after_crash(survival)
+        again = Files(holder.store, SHARD.parent, after)
+        assert kept(after), f"after call {last}"
+        assert kept(after.after_crash("drop")), f"after call {last}, and the power fails"
+        if again.closed.last_no <= files.position.frame_no:
+            position = again.closed.carry(Restore())
+            assert isinstance(position, Position)
+            again.position = position
+            assert again.follow() is Result.DONE
+            assert kept(after), f"after call {last}, and another restore"
+            assert contents(again.opened()) == contents(holder), f"after call {last}"
+    assert last > 10
+    assert kept(disk)
 
 
 def marked(standby: Files, **fields: object) -> None:
