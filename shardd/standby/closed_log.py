@@ -49,6 +49,7 @@ from shardd.replication.store import StoreError
 from shardd.shard import open_shard
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
+from shardd.storage.lost import FOLDER
 from shardd.storage.owner import owner_of
 from shardd.storage.wal import file_name, reopened
 
@@ -417,8 +418,8 @@ class ClosedLog:
         self.last_no = 0
 
     def _clear(self, keep: bool) -> str:
-        """Move everything in the directory, and in the cold one, to a folder, and remove this unless it is to be kept.
-        Returns its name."""
+        """Move all but what was set apart from the directory, and the cold one, to a folder, and remove this unless it
+        is to be kept. Returns its name."""
         aside = f"{ASIDE}{token_hex(4)}"
         for top in (self._path, self._cold):
             names = [] if top is None else self._disk.list(top)
@@ -426,7 +427,7 @@ class ClosedLog:
                 continue
             self._disk.make_dir(top / aside)
             for name in names:
-                if not name.startswith((ASIDE, MARK)):
+                if not name.startswith((ASIDE, MARK)) and name != FOLDER:
                     self._disk.replace(top / name, top / aside / name)
             for name in (each for each in self._disk.list(top) if keep and each.startswith(ASIDE)):
                 self._disk.sync_dir(top / name)  # also what a process moved that died before it could sync

@@ -335,6 +335,34 @@ def test_files_that_the_bucket_has_are_removed_and_made_again_from_it(holder: Sh
     assert contents(again.opened()) == contents(holder)
 
 
+@pytest.mark.parametrize("how", ["cleared", "restored", "restored by a start"])
+def test_what_was_set_apart_in_lost_and_found_stays(holder: Shipped, tmp_path: Path, how: str) -> None:
+    written(holder, 3)
+    holder.shard.checkpoint_now()
+    holder.copy()
+    cold = tmp_path / "cold" / "shard-00"
+    standby = followed(holder.store, tmp_path / "data")
+    apart = [top / "lost+found" / "wal" / "wal-1.log" for top in (standby.path, cold)]
+    for path in apart:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"of another shard")
+    (cold / "topics").mkdir()
+    if how == "restored by a start":
+        marked(standby, incomplete=True)
+    limits = Limits(**SMALL, cold_dir=str(tmp_path / "cold"))
+    closed = ClosedLog(RealDisk(), standby.path, standby.objects, 0, limits)
+    closed.open()
+    if how == "cleared":
+        assert closed.clear()
+        assert [path.name for path in standby.path.iterdir()] == ["lost+found"]
+    else:
+        assert isinstance(closed.carry(Restore()), Position)
+    assert [path.read_bytes() for path in apart] == [b"of another shard"] * 2
+    assert not (cold / "topics").exists()
+    closed.close()
+    assert Files(holder.store, tmp_path / "data").follow() is Result.DONE
+
+
 @pytest.mark.parametrize("why", ["not kept", "own frames", "held", "in no frame", "seqs", "another bucket", "no mark"])
 def test_files_stay_if_something_in_them_may_be_in_no_bucket(holder: Shipped, tmp_path: Path, why: str) -> None:
     written(holder, 3)
