@@ -10,7 +10,8 @@ wait for it.
 Each shard is copied as of a moment of its own, after the backup began: the newest catalog C, everything that C refers
 to, and the log up to its current end. Recovery cuts off the torn end of the log. The service keeps all of these files,
 and no file is ahead of C, until the checkpoint after the next one. If that checkpoint was made meanwhile, the shard is
-copied again; this copies only files that have changed.
+copied again; this copies only files that have changed. A reshard may move a topic from a shard that is still to be
+copied to one that was copied before: a backup that it overlaps is refused.
 
 Files are copied from the data directory, because a hard link would show later deletions in segments. Backups never
 change, so files are hard-linked between them. A file with the same size and modification time as in the last backup is
@@ -43,6 +44,7 @@ FORMAT = 1
 MARK = "backup.json"
 MANIFEST = "manifest.json"
 MACHINE = "machine.json"
+RESHARD = "reshard.json"
 COLD = "cold"
 ATTEMPTS = 10
 _SETTLED_NS = 200_000_000
@@ -104,15 +106,7 @@ def backup(
 
     Raises `BackupError`, OSError.
     """
-    if not (data_dir / MANIFEST).exists():
-        raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
-    if (data_dir / "reshard.json").exists():
-        raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
-    if (data_dir / MACHINE).exists():
-        raise BackupError(
-            f"{data_dir} is of one of several machines, and may lack shards: their bucket has all. If it is the only "
-            f"machine now, remove {MACHINE} while the service is stopped"
-        )
+    _check_allowed(data_dir)
     make_dir(target)
     began_ns = time.time_ns()
     name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9)) + f".{began_ns // 10**6 % 1000:03d}Z"
@@ -126,6 +120,7 @@ def backup(
         cold = None if cold_dir is None or not cold_dir.exists() else opened.enter_context(Folder.of(cold_dir))
         try:
             with open(data.file(MANIFEST), "rb") as manifest:
+                made = _identity(os.fstat(manifest.fileno()))
                 copy_file(manifest.fileno(), making / MANIFEST)
         except NotPlain as error:
             progress.left_out(error)
@@ -145,6 +140,8 @@ def backup(
                     f"TOPICS_CHECKPOINT_BYTES, or copy to a faster disk. Remove {making}"
                 )
             yield {"kind": "progress", "shard": shard, "again": False, **_figures(progress)}
+    if (data_dir / RESHARD).exists() or _identity(os.lstat(data_dir / MANIFEST)) != made:
+        raise BackupError(f"{data_dir} was resharded meanwhile: make the backup again. Remove {making}")
     mark = {"format": FORMAT, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
     with open(making / MARK, "w") as file:
         json.dump(mark, file)
@@ -152,6 +149,24 @@ def backup(
     os.rename(making, target / name)
     sync(target)
     yield {"kind": "done", "path": str(target / name), **_figures(progress)}
+
+
+def _check_allowed(data_dir: Path) -> None:
+    """Raises `BackupError` if a data directory cannot be backed up."""
+    if not (data_dir / MANIFEST).exists():
+        raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
+    if (data_dir / RESHARD).exists():
+        raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
+    if (data_dir / MACHINE).exists():
+        raise BackupError(
+            f"{data_dir} is of one of several machines, and may lack shards: their bucket has all. If it is the only "
+            f"machine now, remove {MACHINE} while the service is stopped"
+        )
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    """Differs between a file and the one that takes its name, even with the same content."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def backups(target: Path) -> list[Path]:

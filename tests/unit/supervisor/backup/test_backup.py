@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.backup.backup import BackupError, backup, copy_file
+from supervisor.backup.backup import BackupError, backup, backups, copy_file
 from supervisor.backup.restore import Cuts, restore
+from supervisor.process.datadir import Manifest, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain
 
 SEGMENT = "shard-00/topics/0000000000000001/seg-00000000000000000001.data"
@@ -152,3 +154,18 @@ def test_a_directory_that_may_lack_shards_is_refused(data: Path) -> None:
     with pytest.raises(BackupError, match="one of several machines"):
         made(data)
     assert not (data.parent / "backups").exists()
+
+
+@pytest.mark.parametrize("shards", [12, 1])
+@pytest.mark.parametrize("step", ["exchange", "done"])
+def test_a_reshard_that_came_between_ends_the_backup(data: Path, step: str, shards: int) -> None:
+    making = backup(data, None, data.parent / "backups")
+    assert next(making)["shard"] == "shard-00"
+    if step == "exchange":
+        (data / "reshard.json").write_text(json.dumps({"shards": shards}))
+    else:
+        write_manifest(data, Manifest(shards, 1))
+    with pytest.raises(BackupError, match="was resharded meanwhile: make the backup again"):
+        list(making)
+    assert not list((data.parent / "backups").glob("*/backup.json"))
+    assert not backups(data.parent / "backups")
