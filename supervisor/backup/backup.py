@@ -11,7 +11,8 @@ Each shard is copied as of a moment of its own, after the backup began: the newe
 to, and the log up to its current end. Recovery cuts off the torn end of the log. The service keeps all of these files,
 and no file is ahead of C, until the checkpoint after the next one. If that checkpoint was made meanwhile, the shard is
 copied again; this copies only files that have changed. A reshard may move a topic from a shard that is still to be
-copied to one that was copied before: a backup that it overlaps is refused.
+copied to one that was copied before: a backup that it overlaps is refused. So is one of a standby's shard while its
+files are made again from the bucket.
 
 Files are copied from the data directory, because a hard link would show later deletions in segments. Backups never
 change, so files are hard-linked between them. A file with the same size and modification time as in the last backup is
@@ -45,6 +46,7 @@ MARK = "backup.json"
 MANIFEST = "manifest.json"
 MACHINE = "machine.json"
 RESHARD = "reshard.json"
+BUCKET = "bucket.json"
 COLD = "cold"
 ATTEMPTS = 10
 _SETTLED_NS = 200_000_000
@@ -206,11 +208,12 @@ def _entries(folder: Folder, progress: Progress) -> list[str]:
 def _take(
     data: Folder, cold: Folder | None, shard: str, making: Path, previous: Path | None, progress: Progress
 ) -> bool:
-    """Copy one shard. Returns False if it must be copied again."""
+    """Copy one shard. Returns False if it must be copied again. Raises `BackupError`."""
     place = Path(shard)
     taking = _Taking(making, previous, progress)
     try:
         with data.folder(shard) as folder:
+            lineage = _lineage(folder)
             names = _entries(folder, progress)
             number = _newest(names)
             # The log is copied last, so that frames appended meanwhile are in the backup too. Its files are copied in
@@ -234,10 +237,29 @@ def _take(
                             taking.bring(log, name, place / "wal" / name)
             taking.forget_others([place, Path(COLD) / shard])
             now = _newest(folder.names())
+            if _lineage(folder) != lineage:
+                return False
     except NotPlain as error:
         progress.left_out(error)
         return False
-    return now == number if number is None else now is not None and now <= number + 1
+    return now == number if number is None else now is not None and number <= now <= number + 1
+
+
+def _lineage(shard: Folder) -> str:
+    """Which files a shard has that follows a bucket; other ones when they are made again from the bucket. Raises
+    `BackupError` while that lasts."""
+    try:
+        with open(shard.file(BUCKET), "rb") as file:
+            mark = json.load(file)
+        found, incomplete = str(mark["lineage"]), bool(mark["incomplete"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, NotPlain):
+        return ""  # a service takes a damaged mark for none, too
+    if incomplete:
+        raise BackupError(
+            f"{shard.path} is being made again from its bucket: make the backup when that is done, or of the machine "
+            "that holds the shard"
+        )
+    return found
 
 
 def _catalog(number: int) -> str:

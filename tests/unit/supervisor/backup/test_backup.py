@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.backup.backup import BackupError, backup, backups, copy_file
+from supervisor.backup.backup import BackupError, _Taking, backup, backups, copy_file
 from supervisor.backup.restore import Cuts, restore
 from supervisor.process.datadir import Manifest, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain
@@ -147,6 +147,68 @@ def test_only_as_much_is_copied_as_there_was(tmp_path: Path) -> None:
     with open(tmp_path / "a", "rb") as source:
         copy_file(source.fileno(), tmp_path / "b", 4)
     assert (tmp_path / "b").read_bytes() == b"0123"
+
+
+def standing_by(data: Path, **fields: object) -> None:
+    mark = {"url": "file:///bucket", "lineage": "one", "part": 7, "frame_no": 70, "incomplete": False} | fields
+    (data / "shard-00" / "bucket.json").write_text(json.dumps(mark))
+
+
+class Passes(list[str]):
+    """The names of files as the passes through the shard meet them. Each function is called as its file is met."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *functions: Callable[[], object]) -> None:
+        super().__init__()
+        self.functions = list(functions)
+        bring = _Taking.bring
+
+        def noting(taking: _Taking, folder: Folder, name: str, relative: Path) -> None:
+            self.append(name)
+            if name.startswith("wal-") and self.functions:
+                self.functions.pop(0)()
+            bring(taking, folder, name, relative)
+
+        monkeypatch.setattr(_Taking, "bring", noting)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_standby_whose_shard_is_being_made_from_the_bucket_is_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    standing_by(data, incomplete=before)
+    Passes(monkeypatch, lambda: standing_by(data, incomplete=True))
+    with pytest.raises(BackupError, match="shard-00 is being made again from its bucket"):
+        made(data)
+    assert not backups(data.parent / "backups")
+
+
+def test_a_shard_that_was_made_from_the_bucket_meanwhile_is_copied_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing_by(data)
+    another = {"lineage": "another"}
+    passes = Passes(
+        monkeypatch, lambda: standing_by(data, **another), lambda: standing_by(data, **another, part=8, frame_no=80)
+    )
+    found = made(data)
+    assert [each["again"] for each in found if each["kind"] == "progress"] == [True, False]
+    assert passes.functions == []
+    assert contents(Path(found[-1]["path"])) == FILES
+
+
+def test_a_shard_whose_catalogs_begin_again_is_copied_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = data / "shard-00" / "catalog-00000000000000000002.cbor"
+    later.write_bytes(b"later")
+    Passes(monkeypatch, later.unlink)
+    found = made(data)
+    assert [each["again"] for each in found if each["kind"] == "progress"] == [True, False]
+    assert contents(Path(found[-1]["path"])) == FILES
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b'{"lineage": "one"}', b"\xff", b"[" * 100_000])
+def test_a_damaged_mark_of_a_bucket_keeps_no_backup_back(data: Path, content: bytes) -> None:
+    (data / "shard-00" / "bucket.json").write_bytes(content)
+    assert contents(Path(made(data)[-1]["path"])) == FILES
 
 
 def test_a_directory_that_may_lack_shards_is_refused(data: Path) -> None:
