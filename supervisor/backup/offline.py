@@ -21,9 +21,9 @@ def results(
     """Run `verify`, `reshard`, `cut` or `salvage`. Yields its results; the last is `{"kind": "exit", "status": n}`.
 
     `shards` None keeps the number of shards; `job` has further parameters of the command. Raises `DataDirError` if the
-    directory is in use or is not a data directory.
+    directory is in use, is not a data directory, or is for `reshard` alone.
     """
-    data = DataDir.locked(data_dir)
+    data = DataDir.locked(data_dir, exchanging=command == "reshard")
     try:
         yield from _run(command, data.path, {"shards": shards or data.shards, "limits": limits, **job}, data.lock_fds)
     finally:

@@ -54,7 +54,7 @@ MANIFEST = "manifest.json"
 MACHINE = "machine.json"
 LOCK = "LOCK"
 RESHARD_DECISION = "reshard.json"
-"""Exists while `topics reshard` exchanges the shards; the service must not start then."""
+"""Exists while `topics reshard` exchanges the shards; the service must not start then, nor another command work."""
 DEFAULT_MAX_SHARDS = 8
 TAKEOVER_S = 5.0
 """How long to wait for the processes of a killed predecessor to exit."""
@@ -144,11 +144,7 @@ class DataDir:
                 _reason(path, error) + ": TOPICS_DATA_DIR must be a directory that can be written"
             ) from error
         try:
-            if (path / RESHARD_DECISION).exists():
-                raise DataDirError(
-                    f"{path}: its shards are being exchanged for another number of them, and that was interrupted: "
-                    "run `topics reshard` again to finish it"
-                )
+            _check_exchanged(path)
             return cls(path, _manifest(path, wanted_shards, created_ms), lock_fds)
         except OSError as error:
             _close(lock_fds)
@@ -158,14 +154,22 @@ class DataDir:
             raise
 
     @classmethod
-    def locked(cls, path: Path) -> DataDir:
-        """Lock an existing directory with a valid manifest, for work on its files. Raises `DataDirError`."""
+    def locked(cls, path: Path, *, exchanging: bool = False) -> DataDir:
+        """Lock an existing directory with a valid manifest, for work on its files; `exchanging` allows one whose shards
+        are being exchanged. Raises `DataDirError`."""
         path = path.absolute()
         try:
             manifest = parse_manifest(path / MANIFEST, read(path / MANIFEST))
-            return cls(path, manifest, _lock(path, takeover_s=0))
+            lock_fds = _lock(path, takeover_s=0)
         except OSError as error:
             raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
+        try:
+            if not exchanging:
+                _check_exchanged(path)
+        except BaseException:
+            _close(lock_fds)
+            raise
+        return cls(path, manifest, lock_fds)
 
     def machine(self) -> str:
         """The name of this machine, made when there is none yet. Raises `DataDirError`."""
@@ -330,6 +334,15 @@ def _alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def _check_exchanged(path: Path) -> None:
+    """Raises `DataDirError` if a reshard has begun to exchange the shards and has not ended."""
+    if (path / RESHARD_DECISION).exists():
+        raise DataDirError(
+            f"{path}: its shards are being exchanged for another number of them, and that was interrupted: "
+            "run `topics reshard` again to finish it"
+        )
 
 
 def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
