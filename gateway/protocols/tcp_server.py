@@ -120,12 +120,23 @@ class TcpConnection:
                     return
             finally:
                 hold.release()
+            if self._buffer and not self._flight.draining:
+                await self._let_others_run()
         await self._linger()  # when drained, commands sent ahead are not carried out
 
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()
         try:
             await self._send(await self._session.answer(command))
+        finally:
+            self._flight.leave()
+
+    async def _let_others_run(self) -> None:
+        """Between commands that arrived together: nothing has to be waited for if they are refused, or answered at
+        once. A drain counts the connection meanwhile, so that it closes in order, see `Flight.closed`."""
+        self._flight.enter()
+        try:
+            await trio.lowlevel.checkpoint()
         finally:
             self._flight.leave()
 
@@ -182,6 +193,7 @@ class TcpConnection:
             except BlockingIOError:
                 pass
             if not view:
+                self.deadline = math.inf
                 return
             taken = len(answer) - len(view)
             self.deadline = due(monotonic(), begun, taken, limits.body_timeout_ms / 1000, limits.min_download_rate)

@@ -26,6 +26,7 @@ class Lines:
         self.gate = trio.Event()
         self.gate.set()
         self.carried_out: list[bytes] = []
+        self.refused = 0
 
     def read(self) -> Steps[bytes]:
         (size,) = yield 1
@@ -39,11 +40,13 @@ class Lines:
         return (yield size)
 
     async def answer(self, command: bytes) -> bytes:
-        await self.gate.wait()
+        if not self.gate.is_set():  # an answer that waits for nothing meets no checkpoint
+            await self.gate.wait()
         self.carried_out.append(command)
         return command + b"\n"
 
     def refuse(self, message: str) -> bytes:
+        self.refused += 1
         return b"! " + message.encode() + b"\n"
 
 
@@ -97,6 +100,41 @@ async def test_what_is_refused_is_passed_over_and_what_is_fatal_ends_the_connect
         await client.send_all(b"\xfe\x01a")
         assert await receive(client, 100) == b"! fatal\n"
         assert s.lines.carried_out == [b"a"]
+
+
+@pytest.mark.parametrize(("command", "answer"), [(b"\xff1234567890", b"! passed over\n"), (b"\x00", b"\n")])
+async def test_commands_that_arrive_together_let_others_run_in_between(command: bytes, answer: bytes) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with stage() as s, await s.connect() as client, trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await client.send_all(command * 2000)
+        assert await receive(client, 2000 * len(answer)) == answer * 2000
+        assert turns >= 1000
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_drain_between_commands_that_arrived_together_loses_no_answer() -> None:
+    for _ in range(20):  # the order of tasks is random
+        async with stage() as s, await s.connect() as client:
+            await client.send_all(b"\xff1234567890" * 2000)
+            while not s.lines.refused:
+                await trio.lowlevel.checkpoint()
+            s.flight.drain()
+            s.server.drain()
+            await s.flight.landed()
+            with trio.move_on_after(0) as waits:
+                await s.flight.closed()
+            assert waits.cancelled_caught, "the end of the process would reset the connection"
+            answers = await receive(client, 1 << 20)
+            assert answers == b"! passed over\n" * s.lines.refused
+            assert s.lines.refused < 2000
 
 
 async def test_an_idle_client_is_let_go_and_a_busy_one_is_not() -> None:
