@@ -38,7 +38,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock
 from shardd.recovery.wal_scan import Outcome, scan
 from shardd.replication.attach import ASIDE, MARK, Mark, Mismatch, read_mark, write_mark
-from shardd.replication.browse import AHEAD, Browser, ManifestAt, write_all
+from shardd.replication.browse import AHEAD, Browser, write_all
 from shardd.replication.log_reader import LogGone, LogReader
 from shardd.replication.manifests import Head
 from shardd.replication.messages import Answer, Apply, Kind, Part, Position, Request, Restore, Result
@@ -375,7 +375,9 @@ class ClosedLog:
                 manifest = None if head is None else browser.manifest(head.part)
                 self._set_aside()
                 if manifest is not None:
-                    self._make(browser, manifest)
+                    for _ in browser.copy_files(manifest, self._disk, self._path, self._cold, sync=True):
+                        pass
+                    self._disk.sync_dir(self._path)
             except StoreError as error:
                 self._objects.outage.failed(error)
                 return Result.UNKNOWN
@@ -422,8 +424,7 @@ class ClosedLog:
         is to be kept. Returns its name."""
         aside = f"{ASIDE}{token_hex(4)}"
         for top in (self._path, self._cold):
-            names = [] if top is None else self._disk.list(top)
-            if top is None or not names:
+            if top is None or not (names := self._disk.list(top)):
                 continue
             self._disk.make_dir(top / aside)
             for name in names:
@@ -436,11 +437,6 @@ class ClosedLog:
                 self._disk.remove_tree(top / aside)
         self._disk.make_dir(self._wal)
         return aside
-
-    def _make(self, browser: Browser, manifest: ManifestAt) -> None:
-        for _ in browser.copy_files(manifest, self._disk, self._path, self._cold, sync=True):
-            pass
-        self._disk.sync_dir(self._path)
 
 
 def _offset(frames: memoryview, number: int) -> int:

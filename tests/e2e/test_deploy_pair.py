@@ -140,9 +140,7 @@ def test_traffic_goes_to_the_machine_that_holds(certificate: Path, tmp_path: Pat
         until(refused, "503, and when to retry, while no machine holds")
         for path in ("/v0/watch/w", "/v0/topics/x/work?node=n"):
             with door.opened("GET", path) as answer:
-                assert (answer.status, answer.read()) == (200, b"retry: 2000\n\n"), (
-                    "a browser reconnects after 200"
-                )
+                assert (answer.status, answer.read()) == (200, b"retry: 2000\n\n"), "a browser reconnects after 200"
                 assert answer.headers.get_content_type() == "text/event-stream"
         two.shutdown()
         two.server_close()
