@@ -194,11 +194,11 @@ def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:
 
 def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:
     """Up to `count` records from seq `start` on for which `known` is False, and the seq to continue at. `budget` limits
-    their bytes."""
+    their bytes. Skips gaps."""
     found: list[Found] = []
     limit = count
     while len(found) < count and start <= topic.records.head_seq and budget > 0:
-        pieces, last = topic.records.window(start, limit, budget)
+        pieces, last = topic.records.window(topic.records.gaps.after(start), limit, budget)
         limit = 256  # after a restart, a whole window may be known records
         start = last + 1
         for piece in pieces:

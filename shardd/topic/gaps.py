@@ -34,6 +34,12 @@ class Gaps:
             return None
         return self.ranges[place][1], self.ranges[place][2]
 
+    def after(self, seq: int) -> int:
+        """The first seq from `seq` on that is in no gap."""
+        while (gap := self.at(seq)) is not None:
+            seq = gap[0] + 1
+        return seq
+
     def next_after(self, seq: int) -> int | None:
         """First seq of the first gap that ends at or after `seq`; None if there is none."""
         place = bisect_left(self._lasts, seq)

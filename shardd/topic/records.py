@@ -396,7 +396,8 @@ class Records:
         """Up to `limit` live records from `start_seq` to `upto` (None: the head), and the last seq that was examined.
 
         The records have at most `budget` bytes of payload, but at least one is returned if there is any. Ends before
-        the next gap. Raises `SegmentError`.
+        the next gap, and examines nothing if it starts in one: readers tell of gaps or skip them (`Gaps.after`) first.
+        Raises `SegmentError`.
         """
         upto = self.head_seq if upto is None else min(upto, self.head_seq)
         gap = self.gaps.next_after(start_seq)

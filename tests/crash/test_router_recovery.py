@@ -299,6 +299,22 @@ def test_a_gap_between_records_is_told_where_it_is(net: Net) -> None:
             harness.shard.checkpoint_now()
 
 
+def test_jobs_on_both_sides_of_a_gap_are_claimed(net: Net) -> None:
+    a, b = ends(net)
+    net.of(b).call("configure", b, {"type": "queue", "cap_records": 3, "discard": "reject"})
+    net.router("r", a, b)
+    write(net, a, 1, 2, 3, 4, 5, 6)
+    net.settle()
+    net.of(a).call("configure", a, {"cap_records": 1})
+    net.of(b).call("configure", b, {"cap_records": 9})
+    net.settle()
+    peeked = net.of(b).call("peek_jobs", b, {"max": 10})
+    assert [job["$seq"] for job in peeked["jobs"]] == [1, 2, 3, 6]
+    claimed = net.of(b).call("claim", b, {"node": "w", "max": 10})
+    assert [job["$seq"] for job in claimed["claimed"]] == [1, 2, 3, 6]
+    assert net.of(b).call("stats", per_topic=10, cursors=10)
+
+
 def test_deleted_records_of_the_source_leave_silent_holes_that_keep_the_seqs(net: Net) -> None:
     a, b = ends(net)
     net.router("r", a, b)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import MAX_BATCH_BYTES
+from shardd.queues.job_requests import fresh
+from shardd.topic.records import Records
 from tests.support.harness import Harness
 from tests.support.queues import claim, hold, queue, send_claim
 
@@ -83,3 +86,24 @@ def test_a_bad_request_is_refused(shard: Harness, op: str, body: dict[str, Any])
 def test_wait_ms_is_clamped(shard: Harness) -> None:
     send_claim(shard, "a", 1, wait_ms=10**12)
     assert shard.shard.next_due == shard.clock.monotonic() + 30
+
+
+def test_jobs_after_a_gap_are_found(shard: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, looked = Records.window, 0
+
+    def window(*asked: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        assert looked < 10, "it looks for ever"
+        return windows(*asked)
+
+    monkeypatch.setattr(Records, "window", window)
+    shard.append("q", 1, 2, 3)
+    topic = shard.shard.directory.find("q")
+    topic.lose_tail(5)
+    found, start = fresh(topic, 1, set[int]().__contains__, 10, MAX_BATCH_BYTES)
+    assert ([each[0] for each in found], start) == ([1, 2, 3], 6)
+    shard.append("q", 6)
+    for count in (4, 10):
+        found, start = fresh(topic, 1, set[int]().__contains__, count, MAX_BATCH_BYTES)
+        assert ([each[0] for each in found], start) == ([1, 2, 3, 6], 7)

@@ -29,3 +29,8 @@ def test_a_gap_before_an_earlier_one_is_a_mistake_of_ours() -> None:
     gaps = Gaps([(3, 7, "cap")])
     with pytest.raises(AssertionError):
         gaps.add(7, 8, "cap")
+
+
+def test_after_a_gap_is_the_first_seq_that_is_in_none() -> None:
+    gaps = Gaps([(3, 7, "cap"), (8, 9, "ttl"), (11, 12, "ttl")])
+    assert [gaps.after(seq) for seq in (2, 3, 7, 9, 10, 11, 13)] == [2, 10, 10, 10, 10, 13, 13]
