@@ -5,7 +5,7 @@
     step    move the cursor to the record after it
 
 The search starts from where the cursor *will* be once all staged moves have committed. So two takers never get the same
-record, however many wait for one sync. Deleted records are skipped. A cursor never moves past the head.
+record, however many wait for one sync. Deleted records and gaps are skipped. A cursor never moves past the head.
 
 If the process dies before the move is in the log, the record was not delivered, and the next take returns it. If it
 dies between the log and the answer, the taker loses that record: at most one for each connection.
@@ -24,6 +24,7 @@ from shardd.frames import CursorMoved
 from shardd.operations.cursors import CursorChange
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
+from shardd.topic.batch_sequence import Slice
 from shardd.topic.cursors import Assigned, check_count, check_name
 from shardd.topic.topic import Topic
 
@@ -103,9 +104,13 @@ class _Consumed(CursorChange, eq=False):
 
 def _next(topic: Topic, position: int) -> _Found | None:
     """The first live record after `position`; None if there is none."""
-    slices, _ = topic.records.window(max(position + 1, topic.records.floor), 1, MAX_U64)
-    if not slices:
-        return None
+    records = topic.records
+    slices: list[Slice] = []
+    last = max(position, records.floor - 1)
+    while not slices:  # a window ends before a gap, whether it has records or not
+        if last >= records.head_seq:
+            return None
+        slices, last = records.window(records.gaps.after(last + 1), 1, MAX_U64)
     (piece,) = slices
     columns = piece.columns
     if piece.places is not None:

@@ -104,6 +104,40 @@ def test_what_is_gone_is_passed_over() -> None:
     assert taken == [(5, b"5"), (7, b"7"), (9, b"9"), None, None]
 
 
+def with_a_gap() -> Harness:
+    """Records 1, 2, 3 and 6."""
+    shard = fsynced()
+    shard.call("append", "t", {"records": [{"data": n, "tag": "first" if n == 1 else "more"} for n in range(1, 4)]})
+    shard.shard.directory.find("t").lose_tail(5)
+    shard.append("t", 6)
+    return shard
+
+
+def test_takes_pass_over_a_gap() -> None:
+    shard = with_a_gap()
+    taken = [take(shard) for _ in range(5)]
+    assert taken == [(1, b"1"), (2, b"2"), (3, b"3"), (6, b"6"), None]
+
+
+def test_deleted_records_before_a_gap_are_passed_over_with_it() -> None:
+    shard = with_a_gap()
+    assert take(shard) == (1, b"1")
+    shard.call("delete_records", "t", {"match": ["tag", "Eq", "more"]})
+    assert said(shard.reply("peek", "t", cursor="c").extra) == {"seq": 6}
+    shard.reply("step", "t", cursor="c")
+    assert position(shard) == 6
+    assert shard.reply("peek", "t", cursor="c").extra is None
+    shard.call("cursor_put", "t", {"seq": 4, "force": True}, cursor="c")
+    assert take(shard) == (6, b"6")
+
+
+def test_a_gap_at_the_end_has_nothing_to_take() -> None:
+    shard = fsynced()
+    shard.append("t", 1)
+    shard.shard.directory.find("t").lose_tail(3)
+    assert [take(shard), take(shard)] == [(1, b"1"), None]
+
+
 def test_cursors_are_independent_and_http_moves_count() -> None:
     shard = fsynced()
     shard.append("t", 1, 2, 3)
