@@ -1,12 +1,16 @@
 """Event ids: the position of a stream in each of its topics, as clients see it.
 
-The id of a frame is base64url of the JSON map {topic: seq}, without padding. A long map is replaced by a token: "c."
-and base64url of the MessagePack list [generation, seq, seq, …], with the seqs in the order of the topics' names. Both
+The id of a frame is base64url of the JSON map {topic: seq}, without padding. A long map is replaced by a token: "p."
+and base64url of the MessagePack list [generation, marks, [seq, seq, …]], with a mark of 6 bytes for each name. Both
 forms hold the positions of *all* topics; clients send them back unchanged.
 
 The topics of a stream that watches a prefix come and go. Its ids hold the positions of the topics that it has sent a
-frame of and not told as deleted. Its token is "p." and [generation, marks, [seq, seq, …]], with a mark of 6 bytes for
-each name. A topic that such an id does not hold came later, so the id means that topic's beginning.
+frame of and not told as deleted. A topic that such an id does not hold came later, so the id means that topic's
+beginning.
+
+Release 0.1.0 made tokens without names: "c." and [generation, seq, seq, …], in the order of the topics' names. They are
+read as the `Last-Event-ID` of their session, whose topics stay the same. Another watch refuses them: its topics would
+get each other's positions.
 
 Seqs restart when a topic is deleted and created again:
 
@@ -73,14 +77,14 @@ class Ids:
     def __init__(self, seqs: Mapping[str, int], generation: int) -> None:
         self.seqs = dict(seqs)
         self.generation = generation
-        self._order = sorted(self.seqs)
         self._token = _too_long(self.seqs)
+        self._marks = b"".join(map(mark, self.seqs)) if self._token else b""
+        """In the order of `seqs`, which has the same topics as long as the stream lives."""
 
     def current(self) -> bytes:
         """Return the id of a frame after which the stream is at `seqs`."""
         if self._token:
-            raw = _encode_list([self.generation, *map(self.seqs.__getitem__, self._order)])
-            return _TOKEN.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
+            return _marked(self.generation, self._marks, self.seqs)
         seqs = {**self.seqs, _GENERATION: self.generation} if self.generation else self.seqs
         return base64.urlsafe_b64encode(_encode_json(seqs)).rstrip(b"=")
 
@@ -92,8 +96,12 @@ class GrowingIds(Ids):
         self._token = False
         if not _too_long(self.seqs):
             return super().current()
-        raw = _encode_list((self.generation, b"".join(map(mark, self.seqs)), list(self.seqs.values())))
-        return _MARKED.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
+        return _marked(self.generation, b"".join(map(mark, self.seqs)), self.seqs)
+
+
+def _marked(generation: int, marks: bytes, seqs: Mapping[str, int]) -> bytes:
+    raw = _encode_list((generation, marks, list(seqs.values())))
+    return _MARKED.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
 
 
 def _too_long(seqs: Mapping[str, int]) -> bool:
@@ -121,15 +129,15 @@ def check(text: str, field: str) -> None:
 
 
 def decode(text: str, topics: Iterable[str], prefix: str | None = None, field: str = "cursor") -> Id:
-    """Return an id. `topics` and `prefix` are those of its stream. Raises `400 invalid_request` for one that no stream
-    of them could have made."""
+    """Return an id. `topics` and `prefix` are those of its stream, or of the new watch of which it is the `cursor`.
+    Raises `400 invalid_request` for one that no stream of them could have made."""
     names = sorted(topics)
     read = _read(text)
     if read is None:
         raise _impossible(field)
     generation, keys, values = read
     if keys is None:
-        if len(values) != len(names):
+        if field == "cursor" or len(values) != len(names):
             raise _impossible(field)
         return Id(generation, dict(zip(names, values, strict=True)), frozenset())
     found = dict[str | bytes, int](zip(keys, values, strict=True))
