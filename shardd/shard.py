@@ -299,7 +299,7 @@ class Shard:
     def forget(self, caller: Hashable) -> None:
         """Drop the parked requests of a caller that is gone, close its job streams, and end its streams of watch
         sessions. Leases that were sent to it run out."""
-        for waiting in (self.reads, self.names, self.pulls, self.claims, self.session_streams, self.registrar):
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self._sessions, self.registrar):
             waiting.forget(caller)
         for closing in self._job_streams.left_by(caller):
             self.handle(closing, caller, lambda message: None)

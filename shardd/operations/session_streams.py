@@ -19,7 +19,8 @@ it. The number is in the log before the stream begins (`shardd.topic.watch_sessi
     this process                 the numbers are in the log. Gateways name their streams to the next process in moves.
                                  A take that comes before that begins at once, and the older stream's moves are refused
     both                         the numbers are in the log, and there is no stream
-    the stream's client          its gateway says so in the next `SessionMove`, or when it hears of another take
+    the stream's client          its gateway says so in the next `SessionMove`, or when it hears of another take. Before
+                                 the answer to the take has come, it cancels the take
     the log cannot be written    the take begins all the same, because a shard that is read-only serves readers. If its
                                  number is drawn again after a restart, the gateway tells the two streams apart
 
@@ -50,6 +51,8 @@ class Stream(Struct, frozen=True):
     number: int
     caller: Hashable
     """Its gateway."""
+    ident: int | None = None
+    """Id of the take that began it; None if it is older than this process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +90,14 @@ class SessionStreams:
         self._news: dict[Hashable, dict[str, int]] = {}
         """For each gateway, numbers of its streams that have to end and of which it has not heard, by wid."""
 
+    def busy(self, wid: str) -> bool:
+        """Whether a session has a stream, or one that is to begin."""
+        return wid in self._held or wid in self._beginning or wid in self._waiting
+
+    def held_by(self, caller: Hashable) -> list[str]:
+        """The sessions whose streams are at this gateway."""
+        return [wid for wid, stream in self._held.items() if stream.caller == caller]
+
     # Taking
 
     def take(self, wid: str, take: Take) -> Take | None:
@@ -114,7 +125,7 @@ class SessionStreams:
         if take.caller is None:
             self._held.pop(wid, None)
         else:
-            self._held[wid] = Stream(number, take.caller)
+            self._held[wid] = Stream(number, take.caller, take.ident)
         waiting = self._waiting.get(wid)
         if waiting is not None:
             self._tell(wid, waiting)
@@ -144,11 +155,6 @@ class SessionStreams:
         del self._held[wid]
         if wid not in self._beginning and (take := self._waiting.pop(wid, None)) is not None:
             take.begin(take)
-
-    def session_ended(self, wid: str) -> Take | None:
-        """Forget a session. Returns the take that waits for it."""
-        self._held.pop(wid, None)
-        return self._waiting.pop(wid, None)
 
     # News
 
@@ -202,12 +208,18 @@ class SessionStreams:
                 listener.respond(Reply(listener.ident, extra=SessionsTaken(())))
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """Drop a take that waits, or a request for news, which its asker has given up."""
+        """Drop a take or a request for news, which its asker has given up. If the answer to the take is on its way, the
+        gateway ignores it, so the stream has ended."""
         listener = self._listeners.get(caller)
         if listener is not None and listener.ident == ident:
             del self._listeners[caller]
         for wid in [wid for wid, take in self._waiting.items() if (take.caller, take.ident) == (caller, ident)]:
             del self._waiting[wid]
+        for take in self._beginning.values():
+            if (take.caller, take.ident) == (caller, ident):
+                take.caller = None
+        for wid in [wid for wid in self.held_by(caller) if self._held[wid].ident == ident]:
+            self.ended(wid, self._held[wid].number)
 
     def forget(self, caller: Hashable) -> None:
         """A gateway is gone: its takes are dropped, and its streams have ended."""
@@ -218,5 +230,5 @@ class SessionStreams:
         for take in self._beginning.values():
             if take.caller == caller:
                 take.caller = None
-        for wid in [wid for wid, stream in self._held.items() if stream.caller == caller]:
+        for wid in self.held_by(caller):
             self.ended(wid, self._held[wid].number)

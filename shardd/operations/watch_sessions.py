@@ -158,18 +158,22 @@ class SessionControl:
         respond(self.counted(request.id, request.options.owner))
 
     def collect(self) -> None:
-        """Ends the sessions that have been idle for the ttl."""
-        ended = self.sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
+        """Ends the sessions that have been idle for the ttl, without a stream."""
+        idle = self.sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
+        ended = [wid for wid in idle if not self.streams.busy(wid)]
         if not ended:
             return
         # They end before the frame is written; if it is lost, a restart brings them back for another ttl.
         with indivisible:
             self.sessions.apply({"ended": ended})
             self._staging.stage_apart(Change(body=WatchSessions(ended=ended), requires_sync=False))
-            for wid in ended:
-                take = self.streams.session_ended(wid)
-                if take is not None:
-                    refuse(take.ident, take.respond, _no_session(wid))
+
+    def forget(self, caller: Hashable) -> None:
+        """A gateway is gone: its streams have ended, and the idle time of their sessions begins."""
+        now = self._staging.clock.now_ms()
+        for wid in self.streams.held_by(caller):
+            self.sessions.by_wid[wid].used_ms = now
+        self.streams.forget(caller)
 
     def found(self, session: Session) -> operations.SessionFound:
         shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}

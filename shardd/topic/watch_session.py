@@ -4,7 +4,7 @@ A session lives in shard `xxh3_64(wid) % shards`, which need not own any of its 
 moves with `reshard` like a topic. The gateway that streams the session reports its positions now and then. If the
 gateway dies, the records since its last report are delivered again: a position is never ahead of what was sent.
 
-    made ──► streaming ──► idle ──(ttl without a report)──► ended
+    made ──► streaming ──► idle ──(ttl without a stream)──► ended
                  ▲           │
                  └───────────┘ another GET
 
@@ -29,7 +29,8 @@ The topics of a session that watches a prefix come and go. So it keeps only the 
 
 A generation ends when a topic turns out to have been deleted. So an id from before the deletion differs from one after.
 
-The gateway of a session's stream reports the session well within the ttl.
+A shard's new process does not know which sessions have streams. The ttl of all begins again (`Sessions.woken`), and
+gateways report their streams within a quarter of a second.
 """
 
 from __future__ import annotations

@@ -306,17 +306,70 @@ def test_a_stream_begins_while_the_log_cannot_be_written() -> None:
     assert scene.answer(third).stream == 3
 
 
-def test_a_session_that_ends_takes_its_streams_along() -> None:
-    scene = Scene()
-    first = scene.begun(ONE)
-    waiting = scene.take(TWO)
-    scene.harness.clock.advance(400_000)
+def exists(scene: Scene) -> bool:
+    """Whether the session is there after a round of maintenance."""
     scene.harness.shard.maintain()
     scene.settle()
-    assert scene.answer(waiting) == 404
-    assert scene.move(ONE, first, 1, over=True).unknown == (WID,)
-    assert not scene.streams._held
+    return WID in scene.harness.shard.directory.sessions.by_wid
+
+
+def test_a_session_with_an_open_stream_stays_however_long_its_gateway_says_nothing() -> None:
+    scene = Scene()
+    first = scene.begun(ONE)
+    scene.harness.clock.advance(400_000)
+    assert exists(scene)
+    assert OTHER not in scene.harness.shard.directory.sessions.by_wid
+    waiting = scene.take(TWO)
+    assert scene.move(ONE, first, 1, over=True).unknown == ()
+    second = scene.answer(waiting).stream
+    scene.harness.clock.advance(400_000)
+    assert exists(scene)
+    scene.move(TWO, second, over=True)
+    scene.harness.clock.advance(300_000)
+    assert exists(scene)
+    scene.harness.clock.advance(1)
+    assert not exists(scene)
     assert scene.answer(scene.take(ONE)) == 404
+
+
+def test_a_session_that_is_being_taken_stays() -> None:
+    scene = Scene()
+    taking = scene.send(ONE, SessionTake(b"k"), WID)
+    scene.harness.clock.advance(400_000)
+    scene.harness.shard.maintain()
+    assert exists(scene)
+    assert scene.answer(taking).stream == 1
+
+
+def test_the_time_of_a_session_begins_when_the_gateway_of_its_stream_is_gone() -> None:
+    scene = Scene()
+    scene.begun(ONE)
+    scene.harness.clock.advance(400_000)
+    scene.harness.shard.forget(ONE)
+    scene.harness.clock.advance(300_000)
+    assert exists(scene)
+    scene.harness.clock.advance(1)
+    assert not exists(scene)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_take_whose_client_left_before_its_gateway_had_the_answer_is_no_stream(answered: bool) -> None:
+    scene = Scene()
+    left = scene.send(ONE, SessionTake(b"k"), WID)
+    if answered:
+        scene.settle()
+    scene.harness.shard.cancel(ONE, left)
+    scene.settle()
+    assert scene.begun(TWO) == 2
+    scene.harness.shard.cancel(ONE, left)
+    again = scene.take(TWO)
+    assert scene.waits(again), "a stream of another take has ended"
+    scene.harness.shard.cancel(TWO, again)
+    scene.move(TWO, 2, over=True)
+    left = scene.ask(ONE, SessionTake(b"k"), WID)
+    scene.harness.shard.cancel(ONE, left)
+    scene.harness.clock.advance(300_001)
+    assert not exists(scene)
 
 
 def test_a_session_is_taken_by_its_owner_only_and_the_stream_stays() -> None:

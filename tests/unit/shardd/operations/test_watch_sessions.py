@@ -34,8 +34,10 @@ def positions(shard: Harness, wid: str = WID) -> Any:
     return reply.extra.generation, {name: tuple(each) for name, each in reply.extra.topics.items()}
 
 
-def move(shard: Harness, topics: dict[str, Any], generation: int = 0, wid: str = WID) -> dict[str, Any]:
-    reply = shard.reply("session_move", "", {wid: [generation, topics, 1, False]})
+def move(
+    shard: Harness, topics: dict[str, Any], generation: int = 0, wid: str = WID, *, over: bool = False
+) -> dict[str, Any]:
+    reply = shard.reply("session_move", "", {wid: [generation, topics, 1, over]})
     assert reply.extra is not None
     return said(reply.extra)
 
@@ -78,6 +80,7 @@ class TestSessions:
         assert move(shard, {})["unknown"] == []
         shard.clock.advance(200_000)
         assert positions(shard) == (0, {"a": (1, 0, 0), "b": (2, 5, 0)})
+        assert move(shard, {}, over=True)["unknown"] == []
         shard.clock.advance(300_001)
         assert positions(shard) == 404
         assert move(shard, {"a": [1, 1, 0]})["unknown"] == [WID]
