@@ -30,7 +30,7 @@ from shardd.delivery.stream_reads import StreamRead, stream_answer, stream_read
 from shardd.delivery.strong_reads import Unsynced
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
-from shardd.topic.cursors import cursor_not_found
+from shardd.topic.cursors import check_name, cursor_not_found
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -83,10 +83,11 @@ class Reads:
         return self._deadlines[0][0] if self._deadlines else None
 
     def diff(self, topic: Topic, request: Request[Diff], caller: Hashable, respond: Respond) -> None:
-        """Answers a diff, or parks it. `caller` names the peer. Raises `404` for an unknown cursor."""
+        """Answers a diff, or parks it. `caller` names the peer. Raises `400` for a cursor name that cannot exist, and
+        `404` for an unknown cursor."""
         read = parse_diff(request, self._limits)
         if read.cursor is not None:
-            cursor = topic.cursors.get(read.cursor)
+            cursor = topic.cursors.get(check_name(read.cursor))
             if cursor is None:
                 raise cursor_not_found(topic.name, read.cursor)
             read = msgspec.structs.replace(read, from_seq=cursor.seq)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proto.model.errors import ErrorCode
+from proto.model.errors import ErrorCode, TopicsError
 from shardd.delivery.pressure import (
     FULL_LAG,
 )
@@ -16,6 +16,17 @@ from tests.unit.shardd.delivery.test_pressure import answered, append, park, pre
 @pytest.fixture
 def shard() -> Harness:
     return Harness()
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256, "é" * 128])
+def test_a_diff_after_a_cursor_whose_name_cannot_exist_is_400(shard: Harness, name: str) -> None:
+    shard.append("a", 1)
+    with pytest.raises(TopicsError) as caught:
+        shard.call("diff", "a", {"cursor": name})
+    assert (caught.value.code, caught.value.detail) == (ErrorCode.INVALID_REQUEST, {"field": "cursor"})
+    with pytest.raises(TopicsError) as caught:
+        shard.call("diff", "a", {"cursor": "n" * 255})
+    assert caught.value.code is ErrorCode.CURSOR_NOT_FOUND
 
 
 class TestDelivery:
