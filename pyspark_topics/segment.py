@@ -104,7 +104,7 @@ class Segment:
     def head(self, entry: Entry) -> frames.Head:
         """The header of one of the batches. Raises `FrameError`, `UnknownFormat`."""
         self._content.need([(entry.offset, entry.length)])
-        return frames.Head(self.view, entry.offset)
+        return self._head(entry.offset)
 
     def _index(self) -> list[Entry] | None:
         raw = self.file.index()
@@ -127,8 +127,9 @@ class Segment:
             head = frames.Head(self.view, offset)
         except UnknownFormat as error:
             raise UnknownFormat(f"{self.file.at(offset)}: {error}") from error
-        if head.kind != frames.BATCH or head.topic_id != self._topic_id:
+        if head.kind != frames.BATCH or head.topic_id > self._topic_id:
             raise frames.FrameError(f"a frame of kind {head.kind} and topic id {head.topic_id}")
+        head.topic_id = self._topic_id  # salvage and reshard give a topic a later id, and its frames keep theirs
         return head
 
     def _walk(self) -> Iterator[frames.Head]:

@@ -11,6 +11,10 @@ from pyspark.sql.datasource import (
     LessThan,
 )
 
+from pyspark_topics import plan
+from pyspark_topics.lake import local
+from shardd.offline.salvage import salvage
+from shardd.storage.disk import RealDisk
 from tests.behaviour.pyspark_topics.test_pruning import key, read, seqs
 from tests.support.scene import Scene
 
@@ -61,3 +65,27 @@ def test_an_index_that_is_missing_or_damaged_is_done_without(tmp_path: Path) -> 
         assert scene.read() == expected
         rows, _, _ = read(scene, GreaterThan(("offset",), 95))
         assert [seq for _, seq in seqs(rows)][-5:] == [96, 97, 98, 99, 100]
+
+
+def test_a_salvaged_topic_is_read_though_its_frames_have_its_earlier_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are those that `topics reshard` copies."""
+    scene = Scene(tmp_path, cold_dir="")
+    monkeypatch.setattr(plan, "clock_ms", lambda: scene.shard.clock.ms)
+    for _ in range(5):
+        scene.shard.append("a", *range(20), config={"ttl_ms": 60_000})
+        scene.shard.clock.advance(1000)
+        scene.checkpoint()
+    scene.shard.shard.close()
+    damaged = sorted(scene.path.rglob("*.data"))[2]
+    raw = bytearray(damaged.read_bytes())
+    raw[100] ^= 1
+    damaged.write_bytes(raw)
+    (found,) = salvage(RealDisk(), scene.path, scene.shard.clock, scene.shard.limits, "a")
+    assert found["lost"] == [[41, 60]]
+    seqs = [record[1] for record in scene.read()]
+    assert seqs == [*range(1, 41), *range(61, 101)]
+    scene.shard.clock.advance(56_000)
+    source = local.source({"path": str(scene.path)})
+    assert [gap[1:] for gap in source.gaps({}, source.latest())] == [(1, 20, "ttl"), (41, 60, "mixed")]
