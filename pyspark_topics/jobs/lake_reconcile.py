@@ -4,7 +4,8 @@ A deletion by tag or seq leaves no trace in the log, so rows are compared with t
 
     1 the ends of the topics          rows from there on are newer than this run, and stay
     2 rows without a record           by topic, epoch and offset; also rows with one of the tags
-    3 the losses of the topics        records that a cap or their age took by now were not deleted: their rows stay
+    3 the losses of the topics        records that a cap or their age took by now, or that were lost between others,
+                                      were not deleted: their rows stay
     4 delete what is left of 2        one commit for each table; vacuum
 
 The losses are asked for after the records were read, so a record that is lost meanwhile is not taken for a deleted one.
@@ -24,7 +25,8 @@ from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, LakeError
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Offsets, Source
 
-READ = "topic, offset"
+READ = {"columns": "topic, offset, gap_to", "includeTombstones": "true"}
+"""Rows of losses have the last offset in `gap_to`: a service tells of those between records only to a reader."""
 
 
 def run(
@@ -48,7 +50,7 @@ def run(
     source.reach()
     end = source.latest()
     layout.same_service(store.root, position(store, sink, about).positions, end)
-    records = spark.read.format("topics").options(**options, columns=READ).load()
+    records = spark.read.format("topics").options(**options, **READ).load()
     names = [EVENTS] if about.form == ONE else [f"{layout.TOPICS}/{name}" for name in store.list(layout.TOPICS)]
     counts: dict[str, int] = {}
     with store.locked():
@@ -65,7 +67,7 @@ def run(
 def _deleted(
     spark: Any, source: Source, sink: Sink, name: str, rows: Any, end: Offsets, dry_run: bool
 ) -> dict[str, int]:
-    """Do steps 3 and 4 for one table, of whose rows `rows` have no record. Returns the number of rows by topic."""
+    """Do steps 3 and 4 for one table, with the `rows` of `_without_record`. Returns the number of rows by topic."""
     rows = rows.persist()
     try:
         rows.count()
@@ -92,7 +94,8 @@ def floors(source: Source, end: Offsets) -> dict[str, int]:
 
 
 def _without_record(spark: Any, rows: Any, records: Any, end: Offsets, tags: Sequence[str]) -> Any:
-    """Rows whose record is not there, and rows with one of the tags: topic, epoch, offset, whether by a tag."""
+    """Rows whose record is not there, rows with one of the tags, and losses: topic, epoch (null: only a loss), offset,
+    whether by a tag, and the last offset of a loss that begins there. All from one read, as `records` may be many."""
     from pyspark.sql import functions as f
 
     tagged = rows.where(rows["tag"].isin(list(tags))) if tags else rows.where(f.lit(False))
@@ -100,12 +103,14 @@ def _without_record(spark: Any, rows: Any, records: Any, end: Offsets, tags: Seq
         [(topic, at.epoch, at.seq) for topic, at in end.items()], "topic string, epoch long, end long"
     )
     covered = rows.join(f.broadcast(ends), ["topic", "epoch"]).where(f.col("offset") < f.col("end"))
-    missing = covered.join(records, ["topic", "offset"], "left_anti")
+    told = records.withColumn("there", f.lit(True))
+    joined = covered.select("topic", "epoch", "offset").join(told, ["topic", "offset"], "full_outer")
+    missing = joined.where(f.col("there").isNull() | f.col("gap_to").isNotNull())
     return (
-        missing.select("topic", "epoch", "offset", f.lit(False).alias("tagged"))
-        .unionByName(tagged.select("topic", "epoch", "offset", f.lit(True).alias("tagged")))
+        missing.select("topic", "epoch", "offset", "gap_to", f.lit(False).alias("tagged"))
+        .unionByName(tagged.select("topic", "epoch", "offset", f.lit(True).alias("tagged")), allowMissingColumns=True)
         .groupBy("topic", "epoch", "offset")
-        .agg(f.max("tagged").alias("tagged"))
+        .agg(f.max("tagged").alias("tagged"), f.max("gap_to").alias("gap_to"))
     )
 
 
@@ -114,5 +119,10 @@ def _kept(spark: Any, rows: Any, floors: Mapping[str, int]) -> Any:
     from pyspark.sql import functions as f
 
     known = spark.createDataFrame(list(floors.items()), "topic string, floor long")
-    found = rows.join(f.broadcast(known), "topic", "left")
-    return found.where(f.col("tagged") | (f.col("offset") >= f.col("floor"))).select("topic", "epoch", "offset")
+    # One at the front of a topic ends after deleted records; `floors` has those.
+    between = rows.where(f.col("gap_to").isNotNull() & (f.col("offset") > 1))
+    lost = between.select(f.col("topic").alias("of"), f.col("offset").alias("first"), f.col("gap_to").alias("last"))
+    found = rows.where(f.col("epoch").isNotNull()).join(f.broadcast(known), "topic", "left")
+    within = ~f.col("tagged") & (f.col("topic") == f.col("of")) & f.col("offset").between(f.col("first"), f.col("last"))
+    dead = found.where(f.col("tagged") | (f.col("offset") >= f.col("floor"))).drop("gap_to")
+    return dead.join(f.broadcast(lost), within, "left_anti").select("topic", "epoch", "offset")

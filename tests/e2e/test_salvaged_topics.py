@@ -15,7 +15,7 @@ from tests.support.service import Service, until
 SMALL = {"TOPICS_CACHE_BYTES": "0", "TOPICS_CHECKPOINT_BYTES": "4096", "TOPICS_SEGMENT_MAX_EVENTS": "20"}
 
 
-def _topics(service: Service, *arguments: str) -> tuple[int, str]:
+def topics(service: Service, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "supervisor.cli", *arguments, "--data-dir", str(service.data_dir)],
         env=service.environment,
@@ -49,18 +49,18 @@ def test_a_damaged_topic_is_named_and_brought_back(tmp_path: Path, backed_up: bo
         service.request("POST", "/v0/topics/good", {"records": [{"data": 1}]})
         files = until(lambda: sorted(service.data_dir.glob("shard-00/topics/*1/*.data")), "a segment of the topic")
         assert service.stop() == 0
-        assert _topics(service, "backup", str(tmp_path / "backups"))[0] == 0
-        status, said = _topics(service, "salvage", "bad")
+        assert topics(service, "backup", str(tmp_path / "backups"))[0] == 0
+        status, said = topics(service, "salvage", "bad")
         assert (status, "sound" in said) == (0, True), said
         with open(files[0], "r+b") as file:
             file.seek(100)
             file.write(b"\xff" * 8)
-        status, said = _topics(service, "verify")
+        status, said = topics(service, "verify")
         assert (status, '"bad"' in said, '"good"' in said) == (1, True, False), said
         source = ["--from", str(tmp_path / "backups")] if backed_up else []
-        status, said = _topics(service, "salvage", "bad", *source)
+        status, said = topics(service, "salvage", "bad", *source)
         assert status == 0, said
-        assert _topics(service, "verify")[0] == 0
+        assert topics(service, "verify")[0] == 0
         service.start()
         data, gaps = _read(service)
         if backed_up:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_bucket import metric
+from tests.e2e.test_salvaged_topics import SMALL, topics
 from tests.support import lake
 from tests.support.doc_blocks import blocks, run
 from tests.support.lake import job
@@ -74,6 +75,18 @@ def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
     records = [{"data": value, "tag": f"t{n % 3}", "node": "n", "meta": {"n": n}} for n, value in enumerate(values)]
     status, answer = service.request("POST", f"/v0/topics/{topic}", {"records": records, **more})
     assert status in (200, 201), answer
+
+
+def seqs(service: Service, topic: str) -> set[int]:
+    """The seqs of a topic's records."""
+    found: set[int] = set()
+    cursor, caught_up = 0, False
+    while not caught_up:
+        status, answer = service.request("POST", f"/v0/topics/{topic}/diff", {"from_seq": cursor, "limit": 1000})
+        assert status == 200, answer
+        found |= {record["$seq"] for record in answer["records"]}
+        cursor, caught_up = answer["next_from_seq"], answer["caught_up"]
+    return found
 
 
 def held(
@@ -166,6 +179,40 @@ def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
     assert held(spark, tmp_path / "l/events", "topic, tag, offset", tables) == [
         row for row in kept if row[1] == "other"
     ]
+
+
+def test_what_was_lost_between_records_stays_and_what_was_deleted_around_it_goes(spark: Spark, tmp_path: Path) -> None:
+    """`topics salvage` leaves such losses, and the rows may be all that is left of the records."""
+    with Service(tmp_path, shards=1, **SMALL) as service:
+
+        def segments() -> list[Path]:
+            return sorted(service.data_dir.glob("shard-00/topics/*1/*.data"))
+
+        until(lambda: write(service, "bad", *["x" * 100] * 10) or segments()[2:], "three segments")
+        place = ["--subscribe", "bad", "--to", tmp_path / "l"]
+        job(spark, "lake", "--path", service.data_dir, *place, "--once")
+        before = held(spark, tmp_path / "l/events", "offset, tag")
+        written = seqs(service, "bad")
+        assert service.stop() == 0
+        with open(segments()[1], "r+b") as file:
+            file.seek(100)
+            file.write(b"\xff" * 8)
+        status, said = topics(service, "salvage", "bad")
+        assert status == 0, said
+        service.start()
+        there = seqs(service, "bad")
+        lost = written - there
+        assert lost
+        assert min(written) < min(lost) <= max(lost) < max(written)
+        assert service.request("POST", "/v0/topics/bad/delete", {"match": "t1"})[0] == 200
+        gone = there - seqs(service, "bad")
+        for source in (["--path", service.data_dir], ["--url", service.url]):
+            reconcile = ["lake", "reconcile", *source, *place]
+            assert job(spark, *reconcile, "--dry-run") == {"would_delete": len(gone), "topics": {"bad": len(gone)}}
+        job(spark, *reconcile)
+        assert held(spark, tmp_path / "l/events", "offset, tag") == [row for row in before if row[0] not in gone]
+        job(spark, *reconcile, "--tag", "t1")
+        assert held(spark, tmp_path / "l/events", "offset, tag") == [row for row in before if row[1] != "t1"]
 
 
 @pytest.mark.long
