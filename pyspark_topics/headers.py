@@ -23,15 +23,21 @@ def headers(meta: Any) -> Any:
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
 """Scans the value at a position and returns it with the position of its end; only the end is used."""
 _SPACE = re.compile(r"[ \t\n\r]*")
+_LONE = re.compile(r"[\ud800-\udfff]")
+"""A surrogate without its other half, which JSON can escape and a string of Arrow cannot hold."""
 
 
 def _members(meta: bytes) -> list[tuple[str, bytes]]:
-    """Name and JSON text of each member of an object. All scanning is done in C."""
+    """Name and JSON text of each member of an object. A name with a lone surrogate stays as it was written, with its
+    escapes. All scanning is done in C."""
     text = meta.decode()
     found: list[tuple[str, bytes]] = []
     at = _skip(text, _skip(text, 0) + 1)
     while text[at] != "}":
+        begin = at
         name, at = _scan(text, at)
+        if _LONE.search(name):
+            name = text[begin + 1 : at - 1]
         start = _skip(text, _skip(text, at) + 1)
         _, end = _scan(text, start)
         found.append((name, text[start:end].encode()))

@@ -132,6 +132,8 @@ def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
         b'{"a":1.0,"b":"x\\"}","c":{"d":[1e3,{}]},"a":null}',
         b' { "k" : 123456789012345678901234567890 , "l":true } ',
         '{"ü":"ß"}'.encode(),
+        rb'{"m\ud800":"\ud800"}',
+        rb'{ "\ud83d\ude00" : 1, "\udc00\n\"" : 2}',
         b"{}",
     ]
     got = headers(pa.array(metas, pa.binary())).to_pylist()
@@ -141,6 +143,8 @@ def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
         [("a", b"1.0"), ("b", b'"x\\"}"'), ("c", b'{"d":[1e3,{}]}'), ("a", b"null")],
         [("k", b"123456789012345678901234567890"), ("l", b"true")],
         [("ü", '"ß"'.encode())],
+        [("m\\ud800", rb'"\ud800"')],
+        [("😀", b"1"), (r"\udc00\n\"", b"2")],
         [],
     ]
     huge = b'{"n":' + b"7" * 10_000 + b"}"
