@@ -118,7 +118,9 @@ _SEQ = pa.schema([pa.field("offset", pa.int64())])
 
 def _first_live(topic: Topic, found: Survey) -> int:
     key = topic.shard, topic.ident
-    for piece in plan.narrow(found.pieces, {key: Range(topic.floor, topic.head)}):
+    # A loss ends at the first record, whether or not the filters of the read match it.
+    pieces = [replace(piece, where=ALL) for piece in found.pieces]
+    for piece in plan.narrow(pieces, {key: Range(topic.floor, topic.head)}):
         for rows in plan.read(piece, _SEQ):
             return int(rows["offset"][0].as_py())
     return topic.head + 1

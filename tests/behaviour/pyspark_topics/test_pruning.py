@@ -16,13 +16,14 @@ from pyspark.sql.datasource import (
     GreaterThan,
     In,
     IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
     Not,
     StringContains,
 )
 
-from pyspark_topics import files
+from pyspark_topics import files, plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
 from pyspark_topics.frames import Records
@@ -83,6 +84,36 @@ def test_a_range_of_seqs_skips_files_and_batches(grown: Scene) -> None:
 
 def key(row: Row) -> tuple[str, int]:
     return row["topic"], row["offset"]
+
+
+@pytest.fixture
+def capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A topic that lost 1 to 40 of its 50 records to a cap, with tags on the records up to 45."""
+    scene = Scene(tmp_path, cold_dir="")
+    monkeypatch.setattr(plan, "clock_ms", lambda: scene.shard.clock.ms)
+    for n in range(0, 50, 5):
+        records = [{"data": n + i, **({} if n >= 45 else {"tag": "x"})} for i in range(5)]
+        scene.shard.call("append", "t", {"records": records, "config": {"cap_records": 10}})
+    return scene
+
+
+def losses(rows: list[Row]) -> list[tuple[int, int, str]]:
+    return [(row["offset"], row["gap_to"], row["gap_reason"]) for row in rows if row["gap_to"] is not None]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_filter_does_not_change_what_is_reported_as_lost(capped: Scene, checkpoint: bool) -> None:
+    if checkpoint:
+        capped.checkpoint()
+    for filters in (
+        [],
+        [LessThan(("offset",), 40)],
+        [GreaterThan(("offset",), 45)],
+        [IsNull(("tag",))],
+        [GreaterThan(("timestamp",), datetime(2099, 1, 1, tzinfo=UTC))],
+    ):
+        rows, _, _ = read(capped, *filters, includeTombstones="true")
+        assert losses(rows) == [(1, 40, "cap")], filters
 
 
 def test_shards_that_a_filter_leaves_out_are_not_opened(grown: Scene, tmp_path: Path) -> None:
