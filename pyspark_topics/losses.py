@@ -43,7 +43,9 @@ class Losses:
 
     def between(self, low: int, high: int, earliest: int) -> list[tuple[int, int, str]]:
         """Gaps for a reader of seqs `low` to `high`: first and last seq, reason. `earliest` is the topic's first live
-        record. No gap begins before `low`, as in a tombstone."""
+        record. No gap begins before `low`, as in a tombstone, and a range without a seq has none."""
+        if low > high:
+            return []
         found = []
         # An inner range before the first live record counts as lost from the front.
         front = [(last, reason) for _, last, reason in self.inner if last < earliest]

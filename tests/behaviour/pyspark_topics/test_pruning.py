@@ -27,6 +27,7 @@ from pyspark_topics import files, plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
 from pyspark_topics.frames import Records
+from pyspark_topics.offsets import DataLoss
 from pyspark_topics.rows import Counters
 from pyspark_topics.where import ALL, MAX_I64, Where, conditions
 from tests.support.scene import Scene
@@ -114,6 +115,16 @@ def test_a_filter_does_not_change_what_is_reported_as_lost(capped: Scene, checkp
     ):
         rows, _, _ = read(capped, *filters, includeTombstones="true")
         assert losses(rows) == [(1, 40, "cap")], filters
+
+
+def test_a_range_of_no_seqs_has_lost_nothing(capped: Scene) -> None:
+    for seq in (5, 41, 45, 51):
+        bounds = {name: json.dumps({"t": seq}) for name in ("startingOffsets", "endingOffsets")}
+        for more in ({}, {"includeTombstones": "true"}):
+            rows, _, _ = read(capped, **bounds, **more)
+            assert rows == []
+    with pytest.raises(DataLoss, match=r"seq 5 to 5 \(cap\)"):
+        read(capped, startingOffsets='{"t": 5}', endingOffsets='{"t": 6}')
 
 
 def test_shards_that_a_filter_leaves_out_are_not_opened(grown: Scene, tmp_path: Path) -> None:

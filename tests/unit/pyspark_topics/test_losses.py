@@ -28,6 +28,12 @@ def test_records_that_were_deleted_behind_a_loss_belong_to_its_gap() -> None:
     assert Losses([(4, "cap")]).between(5, 100, earliest=9) == [], "only deletions are not told"
 
 
+def test_a_range_of_no_seqs_has_no_gap() -> None:
+    losses = Losses([(4, "cap")], inner=[(10, 19, "source_trim")])
+    for low in (1, 3, 5, 12, 20):
+        assert losses.between(low, low - 1, earliest=5) == []
+
+
 def test_inner_losses_are_told_where_they_are() -> None:
     losses = Losses(inner=[(5, 6, "source_trim"), (20, 29, "restart")])
     assert losses.between(1, 100, earliest=1) == [(5, 6, "source_trim"), (20, 29, "cap")]
