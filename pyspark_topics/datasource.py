@@ -117,16 +117,22 @@ class ServiceReader(DataSourceReader):
     """Batch read through a service, in tasks by seqs (`offsets.shares`). Spark applies all filters."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
-        from pyspark_topics.sources import source
+        from pyspark_topics.client import Endpoint
+        from pyspark_topics.feed import Feed
 
-        self._options = parse(given)
-        self._source = source(given, self._options, arrow_schema(schema, self._options))
+        options = self._options = parse(given)
+        self._source = Feed(Endpoint.of(given), options, arrow_schema(schema, options), telling=options.tombstones)
 
     def partitions(self) -> Sequence[InputPartition]:
         from pyspark_topics import stream
 
-        start = stream.begin(self._source, self._options.starting, self._options.topics)
-        return self._source.partitions(start, stream.finish(self._source, self._options.ending, start))
+        options = self._options
+        start = stream.begin(self._source, options.starting, options.topics)
+        if not options.tombstones:
+            return self._source.partitions(start, stream.finish(self._source, options.ending, start))
+        # With rows for losses, the earliest seq is the first that the topic ever had.
+        start = {t: at._replace(seq=1) if options.starting.earliest(t) else at for t, at in start.items()}
+        return self._source.told(start, stream.finish(self._source, options.ending, start))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from self._source.read(partition)

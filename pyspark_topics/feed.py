@@ -40,6 +40,8 @@ BATCH_BYTES = 16 << 20
 ASK_BY_NAME = 50
 """Up to this many topics are requested one by one; for more, all topics are listed."""
 CURSOR_PATIENCE_S = 5.0
+ENDED = ("deleted", "recreated")
+"""Reasons of gaps of a topic that is gone, unlike losses from a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,21 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Task(InputPartition):
-    """Ranges that one task reads."""
+    """Ranges that one task reads, and losses that were found before, which it only tells."""
 
     ranges: tuple[Range, ...]
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(slots=True)
 class Feed:
-    """Source over a service. `schema` is that of the batches of `read`, a selection of `columns`."""
+    """Source over a service. `schema` is that of the batches of `read`, a selection of `columns`. With `telling`, for
+    a batch read with tombstones, no loss is an error; that a topic was deleted or created again still is one."""
 
     endpoint: Endpoint
     options: Options
     schema: Any
+    telling: bool = False
     _told: dict[str, Position] = field(default_factory=dict)
 
     # Interface `offsets.Source`
@@ -101,11 +106,24 @@ class Feed:
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Task]:
         """Tasks of a batch. Raises `offsets.DataLoss`."""
         earliest = self._earliest_before(end)
-        offsets.report(self._gaps(start, end, earliest), self._fail)
+        self._report(self._gaps(start, end, earliest))
         return [
             Task(tuple(Range(topic, end[topic].epoch, *seqs) for topic, *seqs in shares if topic in earliest))
             for shares in offsets.shares(offsets.unread(start, end, {}), TASK_RECORDS, self.options.min_partitions)
         ]
+
+    def told(self, start: Offsets, end: Offsets) -> Sequence[Task]:
+        """Tasks of a batch read with a row for each loss, one row for what a topic lost from its front. Raises
+        `offsets.DataLoss`."""
+        earliest = self._earliest_before(end)
+        lost = {gap.topic: gap for gap in self._gaps(start, end, earliest) if gap.reason not in ENDED}
+        begin = dict(start)
+        for topic in earliest.keys() & start.keys() & end.keys():
+            # The seqs before the first record may be many more than the records, so no task reads them.
+            first = lost[topic].last + 1 if topic in lost else min(earliest[topic].seq, end[topic].seq)
+            begin[topic] = start[topic]._replace(seq=max(start[topic].seq, first))
+        tasks = self.partitions(begin, end)
+        return [Task((), tuple(lost.values())), *tasks] if lost else tasks
 
     def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
         return self._gaps(start, end, self._earliest_before(end))
@@ -128,13 +146,14 @@ class Feed:
                         gaps.append(lost._replace(last=min(lost.last, stop - 1)))
         return gaps
 
-    @property
-    def _fail(self) -> bool:
-        return self.options.fail_on_data_loss
+    def _report(self, gaps: Sequence[Gap]) -> None:
+        told = [gap for gap in gaps if self.telling and gap.reason not in ENDED]
+        offsets.report(told, fail=False)
+        offsets.report([gap for gap in gaps if gap not in told], self.options.fail_on_data_loss)
 
     def read(self, partition: Task) -> Iterator[Any]:
         """Record batches of a task. Raises `offsets.DataLoss`, `ServiceError`."""
-        waiting: list[Any] = []
+        waiting = [self._told_gap(gap) for gap in partition.gaps]
         rows = size = 0
         with self.endpoint.client() as client:
             for part in partition.ranges:
@@ -153,11 +172,11 @@ class Feed:
         while position < part.stop:
             diff = self._diff(client, topic, position, min(part.stop - position, DIFF_RECORDS))
             if diff is None:
-                offsets.report([Gap(topic, position, part.stop - 1, "deleted")], self._fail)
+                self._report([Gap(topic, position, part.stop - 1, "deleted")])
                 return
             if diff.gap is not None or diff.next_from_seq < position:
                 gap = _lost(diff, part, position)
-                offsets.report([gap], self._fail)
+                self._report([gap])
                 if self.options.tombstones:
                     yield self._told_gap(gap)
                 if gap.reason == "recreated":
@@ -223,7 +242,7 @@ class Feed:
         epoch = 0 if state is None else state.get("epoch", partition.epoch)
         if epoch != partition.epoch:
             reason = "recreated" if epoch else "deleted"
-            offsets.report([Gap(partition.topic, partition.first, partition.stop - 1, reason)], self._fail)
+            self._report([Gap(partition.topic, partition.first, partition.stop - 1, reason)])
 
     def _rows(self, topic: str, records: Any) -> Any:
         count = len(records)

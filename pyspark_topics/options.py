@@ -110,6 +110,10 @@ class Bound:
         """The bound of a topic as a seq, `EARLIEST` or `LATEST`."""
         return self.seqs.get(topic, self.default)
 
+    def earliest(self, topic: str) -> bool:
+        """Whether the bound of a topic is its earliest seq."""
+        return self.time_of(topic) is None and self.seq_of(topic) == EARLIEST
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -30,7 +30,6 @@ WITHOUT: set[str] = {
     "packages/topics-client/topics_client/client.py",
     "packages/topics-client/topics_client/items.py",
     "proto/process/fork_server.py",
-    "pyspark_topics/feed.py",
     "pyspark_topics/files.py",
     "pyspark_topics/jobs/archive.py",
     "pyspark_topics/jobs/audit.py",
