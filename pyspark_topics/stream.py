@@ -66,10 +66,12 @@ class StreamReader(DataSourceStreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._place = offsets.load(end)
+        began = offsets.load(start)
+        # The end that was chosen right after a restart lacks the topics that went while the stream was stopped.
+        self._place = offsets.onward(began, offsets.load(end))
         if start == end:
             return []
-        return self._source.partitions(offsets.load(start), self._place)
+        return self._source.partitions(began, self._place)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._source.read(partition)

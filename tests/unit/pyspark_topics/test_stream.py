@@ -300,6 +300,44 @@ def test_before_spark_tells_the_place_limits_hold_from_the_first_batch_on(scene:
     assert stream.StreamReader(source, options).latestOffset()["t"]["seq"] == 51
 
 
+def test_before_spark_tells_the_place_a_topic_that_went_while_the_stream_was_stopped_is_told_once(
+    scene: Scene,
+) -> None:
+    scene.shard.append("t", 1, 2, 3)
+    scene.shard.append("u", 1)
+
+    def reader(**more: str) -> stream.StreamReader:
+        scene.settle()
+        options = parse({**scene.options, "startingOffsets": "earliest", **more}, streaming=True)
+        return stream.StreamReader(Files(options, arrow_schema(EVERYTHING)), options)
+
+    first = reader()
+    begun = first.initialOffset()
+    place = first.latestOffset()
+    first.partitions(begun, place)
+    scene.shard.call("delete_topic", "t")
+    scene.shard.append("u", 2)
+    for _ in range(2):
+        strict = reader()
+        end = strict.latestOffset()
+        with pytest.raises(DataLoss, match=r'topic "t": seq 4 on \(deleted\)'):
+            strict.partitions(place, end)
+    lenient = reader(failOnDataLoss="false")
+    assert lenient.latestOffset() == end
+    assert rows(lenient, place, end) == [("u", 2)]
+    after = lenient.latestOffset()
+    assert after["t"] == {**place["t"], "gone": True}, "where it is read from if it returns"
+    assert rows(reader(), end, after) == []
+    again = reader()
+    assert again.latestOffset() == end
+    assert rows(again, after, end) == [], "told once"
+
+
+def rows(reader: stream.StreamReader, start: Row, end: Row) -> list[tuple[str, int]]:
+    parts = reader.partitions(start, end)
+    return [(row["topic"], row["offset"]) for part in parts for one in reader.read(part) for row in one.to_pylist()]
+
+
 class Down:
     """A source whose service is down, and what is asked of it."""
 
