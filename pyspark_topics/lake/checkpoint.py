@@ -50,14 +50,23 @@ class Checkpoint:
         return last >= 0 and str(last) not in self.store.list(f"{self.name}/commits")
 
     def end(self, batch: int) -> Offsets:
-        """Where a planned batch ends, with topics that the query does not read. -1: where batch 0 begins."""
+        """Where a planned batch ends, with topics that the query does not read. -1: where batch 0 begins.
+
+        Before Spark 4.2, the first batch after a restart is planned without the topics that went meanwhile; later ones
+        have them as gone."""
         if batch < 0:
             return self.start
+        found = self._planned_end(batch)
+        if batch and self.store.exists(f"{self.name}/offsets/{batch - 1}"):
+            found = offsets.onward(self._planned_end(batch - 1), found)
+        return dict(sorted({**self.start, **found}.items()))
+
+    def _planned_end(self, batch: int) -> Offsets:
         name = f"{self.name}/offsets/{batch}"
         lines = self.store.read(name).decode().splitlines()
         if len(lines) < 3 or not lines[0].startswith("v1"):
             raise LakeError(f"{self.store.path(name)}: not the offsets of a query as Spark 4 writes them")
-        return dict(sorted({**self.start, **offsets.load(json.loads(lines[2]))}.items()))
+        return offsets.load(json.loads(lines[2]))
 
 
 def find(store: Store, at: Mark) -> Checkpoint | None:

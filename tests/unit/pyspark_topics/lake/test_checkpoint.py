@@ -56,3 +56,19 @@ def test_topics_that_a_query_does_not_read_keep_their_position(disk: Disk) -> No
     planned(disk, made, {"a": Position(9, 1)})
     assert made.end(-1) == start
     assert made.end(0) == {"a": Position(9, 1), "b": Position(3, 1)}
+
+
+def test_topics_that_went_before_a_restart_are_gone_where_the_query_had_read_to(disk: Disk) -> None:
+    """Spark before 4.2 leaves them out of the batch that is the first after a restart."""
+    store: Any = disk
+    start = {"a": Position(5, 1), "b": Position(3, 1), "unread": Position(7, 1)}
+    made = checkpoint.begin(store, Mark(1, start), start)
+    gone = {"b": Position(8, 1, gone=True)}
+    first, last = {"a": Position(9, 1), "b": Position(8, 1)}, {"a": Position(11, 1), **gone}
+    planned(disk, made, first, {"a": Position(10, 1)}, last)
+    unread = {"unread": Position(7, 1)}
+    assert [made.end(batch) for batch in range(3)] == [
+        {**first, **unread},
+        {"a": Position(10, 1), **gone, **unread},
+        {**last, **unread},
+    ]

@@ -32,6 +32,9 @@ class Disk:
         self.reads.append(name)
         return Path(self.path(name)).read_bytes()
 
+    def exists(self, name: str) -> bool:
+        return Path(self.path(name)).exists()
+
     def create(self, name: str, content: bytes, unique: str) -> None:
         place = Path(self.path(name))
         place.parent.mkdir(parents=True, exist_ok=True)
