@@ -215,7 +215,7 @@ class Loader:
     def _load_from(self, topic: Topic, frames: list[Buffer], read: ReadSegment | None) -> Topic:
         unloaded = topic.unloaded
         assert unloaded is not None
-        listed = len(self._inventory.listed)
+        listed, written = len(self._inventory.listed), self._directory.totals.written
         again = self._load_topic(unloaded.entry, read)
         self._directory.replace(topic, again)
         try:
@@ -224,9 +224,13 @@ class Loader:
         except (RecoveryError, SegmentError) as error:
             self._directory.replace(again, topic)
             del self._inventory.listed[listed:]
+            for segment in again.segments:
+                self._inventory.discount(segment)
             if isinstance(error, SegmentError):
                 raise
             raise SegmentError(str(error)) from error
+        finally:
+            self._directory.totals.written = written  # the records of the frames were written before the start
         if again.lane is None:
             self._directory.complete(again, self._clock.now_ms(), self._disk.boot_id())
         self._inventory.let_held_go(unloaded)
@@ -255,7 +259,6 @@ class Loader:
                     topic.records.restore(batch)
                     if batch.first_seq in listed:
                         self._inventory.listed.append((batch, listed[batch.first_seq]))
-                self._inventory.count(segment)
                 continue
             try:
                 if read is None:
@@ -267,10 +270,11 @@ class Loader:
             for batch in batches:
                 if batch.live:
                     topic.records.restore(batch)
-            self._inventory.count(segment)
         if not index:
             self._inventory.listed += topic.records.flag(listed)
         load(topic, entry)
+        for segment in topic.segments:  # not before: an attempt that fails is made again
+            self._inventory.count(segment)
         return topic
 
 

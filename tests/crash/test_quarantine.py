@@ -449,6 +449,54 @@ def test_a_deletion_in_the_log_that_needs_a_damaged_file_is_the_trouble_of_its_t
     assert shard.restarted().everything("bad") == expected
 
 
+def deletion_needs_first_frame() -> Harness:
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    for _ in range(130):
+        shard.call("append", "bad", {"records": [{"data": n, "tag": f"t{n}"} for n in range(4)], "config": DURABLE})
+    checkpoint(shard)
+    shard.append("bad", "later")
+    shard.call("delete_records", "bad", {"match": "t1"})
+    shard.shard.commits.sync_now()
+    return shard
+
+
+def last_of_three_segments() -> Harness:
+    shard = Harness(FaultDisk(), cache_bytes=0, segment_max_events=20)
+    for number in range(3):
+        shard.append("bad", *range(20 * number, 20 * number + 20), config=DURABLE)
+        checkpoint(shard)
+    shard.append("bad", "in the log only")
+    return shard
+
+
+@pytest.mark.parametrize("scene", [last_of_three_segments, deletion_needs_first_frame])
+def test_looks_that_fail_reserve_no_more_of_the_disk_and_count_no_records(scene: Callable[[], Harness]) -> None:
+    """Each look reads the segments before the damaged one, or replays the held frames before the deletion."""
+    shard = scene()
+    expected = shard.everything("bad")
+    assert isinstance(shard.disk, FaultDisk)
+    disk = shard.disk.after_crash("process")
+    *others, path = sorted(path for path in disk.names if path.suffix == ".data")
+    assert len(others) == (2 if scene is last_of_three_segments else 0)
+    whole = bytes(disk.names[path].data)
+    if others:
+        del disk.names[path].data[-8:]
+    else:
+        disk.names[path].data[70] ^= 1
+    shard = shard.restarted(disk)
+    inventory, totals = shard.shard.checkpoints.inventory, shard.shard.directory.totals
+    for _ in range(10):
+        shard.clock.advance(61_000)
+        assert (refusal(shard).detail or {})["reason"] == "damaged"
+        assert (inventory.segment_bytes, totals.written) == (0, 0)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(61_000)
+    assert shard.everything("bad") == expected
+    assert totals.written == 0, "records of the log, which were written before the start"
+    assert 0 < inventory.segment_bytes == shard.restarted().shard.checkpoints.inventory.segment_bytes
+
+
 def test_flags_for_a_file_that_is_gone_are_kept_until_it_is_back() -> None:
     shard, disk = stored()
     shard.call("append", "bad", {"records": [{"data": "x", "tag": "t"}, {"data": "y"}]})
