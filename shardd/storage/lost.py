@@ -41,7 +41,12 @@ def lost(disk: Disk, base: Path) -> list[Path]:
     folders = [base / FOLDER]
     while folders:
         folder = folders.pop()
-        for name in disk.list(folder):
-            # A name without a suffix is a folder: `topics`, `wal`, or that of a topic.
+        try:
+            names = disk.list(folder)
+        except NotADirectoryError:
+            found.append(folder)
+            continue
+        for name in names:
+            # A name without a suffix is mostly a folder: `topics`, `wal`, or that of a topic.
             (found if "." in name else folders).append(folder / name)
     return found

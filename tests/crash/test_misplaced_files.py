@@ -217,6 +217,25 @@ def test_nothing_but_files_of_topics_is_no_new_shard(scenes: dict[bool, Scene], 
     assert contents(tmp_path / "data") == before
 
 
+def test_a_file_without_a_suffix_that_was_set_apart_does_not_keep_the_shard_from_starting(tmp_path: Path) -> None:
+    shard = start(tmp_path)
+    grow(shard, 1)
+    shard.shard.checkpoint_now()
+    expected = shard.everything("one")
+    (shard.path / "topics" / f"{1:016x}" / "README").write_text("not ours")
+    shard = start(tmp_path)
+    shard.shard.checkpoint_now()
+    apart = shard.path / FOLDER / "topics" / f"{1:016x}" / "README"
+    assert apart.read_text() == "not ours"
+    for _ in range(2):
+        shard = start(tmp_path)
+        assert shard.everything("one") == expected
+        assert shard.shard.checkpoints.inventory.files_apart == 1
+    report = verify(RealDisk(), shard.path, FakeClock(), shard.limits)
+    assert report.problems == []
+    assert any(str(apart) in note for note in report.notes)
+
+
 @pytest.mark.parametrize("what", ["shard", "service"])
 def test_the_whole_directory_of_another_shard_is_refused(scenes: dict[bool, Scene], tmp_path: Path, what: str) -> None:
     data = tmp_path / "data"

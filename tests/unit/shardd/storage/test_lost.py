@@ -26,7 +26,7 @@ def shard(*names: str) -> FaultDisk:
     return disk
 
 
-@pytest.mark.parametrize("name", ["catalog-1.cbor", "wal/wal-1.log", "topics/0001/seg-1.data"])
+@pytest.mark.parametrize("name", ["catalog-1.cbor", "wal/wal-1.log", "topics/0001/seg-1.data", "topics/0001/README"])
 def test_a_file_is_found_under_the_name_that_it_had(name: str) -> None:
     disk = shard(name)
     target = set_apart(disk, BASE, BASE / name)
