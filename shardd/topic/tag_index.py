@@ -101,8 +101,8 @@ class TagIndex:
         for tag in tags:
             place = self._places.pop(tag)
             self.entries -= 1 if isinstance(place, int) else len(place)
-        if self._runs is not None and sum(map(len, self._runs)) > 2 * len(self._places) + RUN:
-            self._runs, self._unsorted = None, []  # most of the sorted tags do not occur any more
+        if self._runs is not None and len(self._unsorted) + sum(map(len, self._runs)) > 2 * len(self._places) + RUN:
+            self._runs, self._unsorted = None, []  # most of these tags do not occur any more
 
 
 def carriers(columns: Columns, tags: Set[bytes], start: int, stop: int) -> list[int]:

@@ -85,6 +85,19 @@ def test_a_tag_that_is_forgotten_is_not_found_and_may_come_again() -> None:
     assert index.starting_with(b"") == {b"a", b"b", b"c"}
 
 
+def test_tags_that_came_and_were_forgotten_since_a_search_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tag_index, "RUN", 10)
+    index = TagIndex()
+    index.add(1, columns("a"), 0, None)
+    assert index.starting_with(b"") == {b"a"}
+    for seq in range(2, 1002):
+        index.add(seq, columns(f"t{seq}"), 0, None)
+        index.forget({f"t{seq}".encode()})
+        assert index.unsorted < 50
+    index.add(1002, columns("b"), 0, None)
+    assert index.starting_with(b"") == {b"a", b"b"}
+
+
 def test_carriers_are_the_places_in_a_batch() -> None:
     batch = columns("a", None, "b", "a")
     assert carriers(batch, {b"a"}, 0, 4) == [0, 3]
