@@ -9,7 +9,8 @@ plan.
 3 * copy      segments to the cold tier: check, copy, sync, directory sync; a damaged one stays
 4 * commit    the catalog, with the deletions that no file has: written, synced, renamed, directory synced
 5 * flag      the deletions that the catalog before this one listed, in place; sync
-6 * trim      files that only the catalog before the last one needed: dead segments, hot copies, log files, old catalogs
+6 * trim      files that only the catalog before the last one needed: dead segments, hot copies, log files, old
+              catalogs, and the folders of topics that are empty then
 7   adopt     batches now have a place in a file, and free their memory beyond the cache
 
 Deletions reach the files one checkpoint late, so that no file is ever ahead of a catalog that may still be used. Else a
@@ -36,7 +37,9 @@ removed at once, nothing is adopted, the log keeps its frames, and the next atte
 
 After the renaming the checkpoint counts, because the next start may find that catalog. It is adopted, and the next
 checkpoint repeats the steps that failed. Files that the catalog before it needs are removed only then, so the device
-may lose the new name without harm. A segment that cannot be copied to the cold tier stays in the hot tier.
+may lose the new name without harm. Nor does it matter whether a folder that was removed is back after a power cut:
+steps 2 and 3 make the folders that they write to, and sync their parents. A segment that cannot be copied to the cold
+tier stays in the hot tier.
 
 A start loads small topics from the catalog alone (`shardd.checkpoint.segment_summary`) and opens none of their files.
 Such a topic is `unchecked`, until one of these happens:

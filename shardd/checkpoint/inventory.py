@@ -205,6 +205,16 @@ class Inventory:
                             strays.append(path)
         return strays, apart
 
+    def folders_of_none(self, loaded: Mapping[int, Topic]) -> list[Path]:
+        """Folders of topics that are no more, which may be empty. Blocks. Raises OSError."""
+        tops = [base / "topics" for base in (self.path, self.cold) if base is not None]
+        return [
+            top / ident
+            for top in tops
+            for ident in filter(_ID.fullmatch, self._disk.list(top))
+            if int(ident, 16) not in loaded
+        ]
+
 
 def _weight(segment: Segment) -> int:
     """Bytes that a catalog may need for a segment: a flag for each record, and rows and an index entry for each

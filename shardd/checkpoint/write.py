@@ -84,6 +84,8 @@ class Writer:
             self._inventory.removable, apart = self._inventory.strays(plan.loaded, plan.dead)
             for base, path in apart:  # before this checkpoint uses a name of one of them
                 self._set_apart(base, path)
+            for folder in self._inventory.folders_of_none(plan.loaded):  # fails where a file is left
+                self._attempt(self._disk.remove_dir, folder)
             for topic in plan.loaded.values():
                 if topic.unchecked and topic.damage is None:
                     all(map(self._sound, list(topic.segments)))
@@ -392,7 +394,8 @@ class Writer:
         return wrong
 
     def _trim(self, plan: Plan) -> None:
-        """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
+        """Step 6: remove files that are not needed any more, and folders that are empty then: each writing makes its
+        folder again. The next start finds what cannot be removed now."""
         wal = self._inventory.path / "wal"
         files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
         catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
@@ -409,7 +412,7 @@ class Writer:
         removable = [path for path in self._inventory.removable if path not in needed]
         # Log files are removed oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded]:
-            self._remove(path)
+            self._attempt(self._disk.remove, path)
         for path in removable:
             try:
                 kept = self._kept(path)
@@ -418,11 +421,13 @@ class Writer:
                 continue
             self._inventory.leaving.pop(path, None)
             if not kept:
-                self._remove(path)
+                self._attempt(self._disk.remove, path)
+        for folder in dict.fromkeys(path.parent for path in removable):
+            self._attempt(self._disk.remove_dir, folder)
 
-    def _remove(self, path: Path) -> None:
+    def _attempt(self, remove: Callable[[Path], None], path: Path) -> None:
         try:
-            self._disk.remove(path)
+            remove(path)
         except OSError:
             pass
 

@@ -120,6 +120,9 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None: ...
 
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory. Raises OSError, also if it is not empty."""
+
     def remove_tree(self, path: Path) -> None:
         """Remove a directory and its contents. Does nothing if it does not exist."""
 
@@ -240,6 +243,9 @@ class RealDisk:
     def remove(self, path: Path) -> None:
         path.unlink()
 
+    def remove_dir(self, path: Path) -> None:
+        path.rmdir()
+
     def remove_tree(self, path: Path) -> None:
         if path.exists():
             shutil.rmtree(path)
@@ -317,6 +323,9 @@ class ReadOnlyDisk:
         pass
 
     def remove(self, path: Path) -> None:
+        pass
+
+    def remove_dir(self, path: Path) -> None:
         pass
 
     def remove_tree(self, path: Path) -> None:

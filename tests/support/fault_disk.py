@@ -109,6 +109,9 @@ class FaultDisk:
         """Directories that `make_dir` made."""
         self.unsynced_dirs: set[Path] = set()
         """Directories of `dirs` without a durable name: a crash of the machine removes them and all that they hold."""
+        self.removed_dirs: set[Path] = set()
+        """Directories that were removed, and whose parents were not synced since: a crash of the machine brings them
+        back, with what they held when they were synced."""
         self.crash_at: int | None = None
         self.faults: dict[int, OSError | int] = {}
         self.fail: dict[str, OSError] = {}
@@ -142,12 +145,14 @@ class FaultDisk:
             found.renamed = list(self.renamed)
             found.capacity, found.allotments = self.capacity, dict(self.allotments)
             found.dirs, found.unsynced_dirs = set(self.dirs), set(self.unsynced_dirs)
+            found.removed_dirs = set(self.removed_dirs)
             return found
         found = FaultDisk(self.boot + 1)
         rng = random.Random(seed)
         everything = survival == "tear" and rng.random() < 0.5
         lost = set() if everything else self.unsynced_dirs
-        found.dirs = {path for path in self.dirs if lost.isdisjoint((path, *path.parents))}
+        dirs = self.dirs if everything else self.dirs | self.removed_dirs
+        found.dirs = {path for path in dirs if lost.isdisjoint((path, *path.parents))}
         for path, node in (self.names if everything else self.durable).items():
             if not lost.isdisjoint(path.parents):
                 continue
@@ -165,6 +170,7 @@ class FaultDisk:
             node.dirty.clear()
         found.durable = dict(found.names)
         found.unsynced_dirs.clear()
+        found.removed_dirs.clear()
         return found
 
     def _nodes(self) -> list[Node]:
@@ -183,6 +189,8 @@ class FaultDisk:
             self.call("make_dir", path.name)
             self.dirs.update(missing)
             self.unsynced_dirs.update(missing)
+            for each in self.removed_dirs.intersection(missing):
+                self._forget_removed(each)
 
     def list(self, path: Path) -> list[str]:
         if path in self.names:
@@ -270,6 +278,7 @@ class FaultDisk:
             self.dirs.add(target / path.relative_to(source))
         for path in _below(self.unsynced_dirs, source):
             self.unsynced_dirs.add(target / path.relative_to(source))
+        self.removed_dirs.difference_update(_below(self.removed_dirs, source))
         self.renamed.append((source, target))
 
     def remove(self, path: Path) -> None:
@@ -279,13 +288,31 @@ class FaultDisk:
         self._node(path)
         del self.names[path]
 
+    def remove_dir(self, path: Path) -> None:
+        self.call("remove_dir", path.name)
+        if not self._is_dir(path):
+            raise _missing(path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, "directory not empty", str(path))
+        self.dirs.remove(path)
+        self.removed_dirs.add(path)
+        if path in self.unsynced_dirs:
+            self.unsynced_dirs.remove(path)
+            self._forget_removed(path)
+
+    def _forget_removed(self, path: Path) -> None:
+        """Have a removed directory, and what it held, never come back."""
+        self.removed_dirs.remove(path)
+        for name in _below(self.durable, path):
+            del self.durable[name]
+
     def remove_tree(self, path: Path) -> None:
         self.call("remove_tree", path.name)
         for name in _below(self.names, path):
             del self.names[name]
         for name in _below(self.durable, path):
             del self.durable[name]
-        for made in (self.dirs, self.unsynced_dirs):
+        for made in (self.dirs, self.unsynced_dirs, self.removed_dirs):
             made -= {path, *_below(made, path)}
 
     def sync_dir(self, path: Path) -> None:
@@ -293,6 +320,8 @@ class FaultDisk:
         if not self._is_dir(path):
             raise _missing(path)
         self.unsynced_dirs -= {p for p in self.unsynced_dirs if p.parent == path}
+        for removed in [p for p in self.removed_dirs if p.parent == path]:
+            self._forget_removed(removed)
         for name in [p for p in self.durable if p.parent == path and p not in self.names]:
             del self.durable[name]
         self.durable.update({p: node for p, node in self.names.items() if p.parent == path})

@@ -154,6 +154,23 @@ def standing_by(data: Path, **fields: object) -> None:
     (data / "shard-00" / "bucket.json").write_text(json.dumps(mark))
 
 
+def test_a_folder_of_a_topic_may_be_removed_after_it_was_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = data / "shard-00/topics" / f"{2:016x}"
+    empty.mkdir()
+    opened = Folder.folder
+
+    def removing(self: Folder, name: str) -> Folder:
+        found = opened(self, name)
+        if name == empty.name:
+            empty.rmdir()
+        return found
+
+    monkeypatch.setattr(Folder, "folder", removing)
+    path = Path(made(data)[-1]["path"])
+    assert not empty.exists()
+    assert contents(path) == FILES
+
+
 class Passes(list[str]):
     """The names of files as the passes through the shard meet them. Each function is called as its file is met."""
 
