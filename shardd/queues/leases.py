@@ -55,10 +55,7 @@ class Leases:
         """The topic's queue, with expired leases and records settled."""
         queue = topic.queue
         assert queue is not None
-        now = self.staging.clock.now_ms()
-        topic.expire(now)
-        queue.settle(topic.records.floor, topic.records.holes, topic.records.alive)
-        queue.expire(now)
+        settle(self.staging, topic)
         return queue
 
     def look(self, request: Request) -> tuple[Topic, Queue]:
@@ -132,6 +129,18 @@ class Leases:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
         others = [queue.dead_lettered, queue.dead_lettering, age, queue.delayed, topic.config.dead_letter or ""]
         return [topic.name, *self.counts(topic), *others]
+
+
+def settle(staging: Staging, topic: Topic) -> None:
+    """Settles a topic's expired leases and records. Opens the window of the claims that wait if that made jobs ready,
+    or room in a stream: no timer is left that would wake them."""
+    now, queue = staging.clock.now_ms(), topic.queue
+    topic.expire(now)
+    if queue is None:
+        return
+    room = queue.settle(topic.records.floor, topic.records.holes, topic.records.alive)
+    if queue.expire(now) or room:
+        staging.events.jobs_changed(topic)
 
 
 def acked(queue: Queue, jobs: Named) -> tuple[Saved, list[int]]:

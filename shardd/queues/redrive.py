@@ -20,6 +20,7 @@ from shardd.changes.admission import check_target
 from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
+from shardd.queues.leases import settle
 from shardd.queues.transfers import Mover, TransferWaiter
 from shardd.topic.job_states import JobState
 from shardd.topic.outbox import Transfer
@@ -54,11 +55,7 @@ class Redrive:
         topic = self._staging.directory.changing(request.topic)
         if target == topic.name:
             raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")
-        now = self._staging.clock.now_ms()
-        topic.expire(now)
-        if topic.queue is not None:
-            topic.queue.settle(topic.records.floor, topic.records.holes, topic.records.alive)
-            topic.queue.expire(now)
+        settle(self._staging, topic)
         first = max(start, topic.records.floor)
         seqs, after = _picked(topic, target, match, first, min(stop, topic.records.head_seq), most)
 

@@ -114,10 +114,12 @@ class Queue:
 
     # Expiry and removal
 
-    def expire(self, now_ms: int) -> None:
-        """Make jobs READY whose lease or delay is over at `now_ms`."""
+    def expire(self, now_ms: int) -> bool:
+        """Make jobs READY whose lease or delay is over at `now_ms`. Returns whether there are any: claims may wait for
+        them, and `next_wake` is later now."""
         if not self._timers or self._timers[0][0] > now_ms:
-            return
+            return False
+        ended = False
         with indivisible:
             while self._timers and self._timers[0][0] <= now_ms:
                 _, seq, token = heappop(self._timers)
@@ -125,32 +127,40 @@ class Queue:
                 waits = job is not None and job.token == token and job.state in TIMED
                 if job is not None and waits and job.wakes_at <= now_ms:
                     self._set(seq, job, _END[job.state])
+                    ended = True
+        return ended
 
     @property
     def next_wake(self) -> int | None:
         """The earliest ms at which a lease or delay may end; None if there is none."""
         return self._timers[0][0] if self._timers else None
 
-    def settle(self, floor: int, holes: int, alive: Callable[[int], bool]) -> None:
-        """Remove entries of jobs whose records are gone: those below `floor`, and all others if `holes` has changed."""
+    def settle(self, floor: int, holes: int, alive: Callable[[int], bool]) -> bool:
+        """Remove entries of jobs whose records are gone: those below `floor`, and all others if `holes` has changed.
+        Returns whether a stream held one of them, and so has room now."""
+        room = False
         with indivisible:
             while self._tracked and self._tracked[0] < floor:
-                self.drop(heappop(self._tracked))
+                room |= self.drop(heappop(self._tracked))
             self.cursor = max(self.cursor, floor)
             if holes != self.holes:
                 self.holes = holes
                 for seq in [seq for seq in self.jobs if not alive(seq)]:
-                    self.drop(seq)
+                    room |= self.drop(seq)
+        return room
 
-    def drop(self, seq: int) -> None:
-        """Remove the entry of a job whose record is gone, if it has one."""
+    def drop(self, seq: int) -> bool:
+        """Remove the entry of a job whose record is gone, if it has one. Returns whether a stream held it."""
         job = self.jobs.pop(seq, None)
         if self.reasons:
             self.reasons.pop(seq, None)
-        if job is not None:
-            self._counts[job.state] -= 1
-            if job.stream:
-                self._left(job)
+        if job is None:
+            return False
+        self._counts[job.state] -= 1
+        if not job.stream:
+            return False
+        self._left(job)
+        return True
 
     def offer_again(self) -> None:
         """Offer the READY jobs again that `pop_ready` has taken out. Called when their records could not be read."""

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from proto.ipc.message import Reply
+from proto.ipc.operations import Stats
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.storage.errors import SegmentError
 from shardd.topic.batch_sequence import BatchSequence
@@ -222,6 +223,34 @@ def test_a_claim_that_waits_gets_what_a_lease_that_ends_gives_back(shard: Harnes
 
 
 @pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        ("state", {}),
+        (Stats(per_topic=1), {}),
+        ("peek_jobs", {}),
+        ("extend", {"node": "c", "seqs": [1], "lease_ms": 1000}),
+        ("ack", {"node": "c", "seqs": [1]}),
+        ("redrive", {"queue": "other"}),
+    ],
+)
+@pytest.mark.parametrize("jitter", [0, 50])
+def test_a_claim_that_waits_gets_its_job_also_if_another_request_sees_first_that_the_lease_has_ended(
+    op: str | Stats, body: dict[str, Any], jitter: int
+) -> None:
+    shard = queue(Harness())
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    shard.call("configure", "q", {"claim_jitter_ms": jitter})
+    waiting = send_claim(shard, "b", 1, wait_ms=5000)
+    shard.clock.advance(101)
+    shard.reply(op, "q", body or b"")
+    shard.clock.advance(jitter)
+    shard.shard.deliver()
+    assert got(shard, waiting) == [1]
+    assert shard.shard.next_due is None
+
+
+@pytest.mark.parametrize(
     "what",
     [
         ("append", {"records": [{"data": 2, "delay_ms": 1000}]}),
@@ -322,6 +351,18 @@ def test_a_stream_waits_for_jobs_and_for_room(shard: Harness) -> None:
     assert shard.parked(second)
     hold(shard, "ack", 2, node="s")
     assert pushed(shard, second) == [3]
+
+
+def test_a_stream_has_room_again_when_its_worker_acks_a_job_that_is_older_than_the_ttl(shard: Harness) -> None:
+    shard.call("configure", "q", {"ttl_ms": 1000})
+    shard.append("q", 0)
+    assert pushed(shard, take(shard, "s", 1)) == [1]
+    shard.clock.advance(500)
+    shard.append("q", 1)
+    waiting = take(shard, "s", 1)
+    shard.clock.advance(501)
+    assert hold(shard, "ack", 1, node="s")["skipped"] == [1]
+    assert pushed(shard, waiting) == [2]
 
 
 def test_a_stream_gets_what_is_reclaimed_by_time(shard: Harness) -> None:
