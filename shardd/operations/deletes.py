@@ -22,6 +22,7 @@ from shardd.topic.topic import Topic
 class Deletes:
     def __init__(self, staging: Staging, scheduler: Scheduler) -> None:
         self._staging = staging
+        self._scheduler = scheduler
         self._directory = staging.directory
         self._indexing = Indexing(staging.directory, scheduler)
 
@@ -40,6 +41,7 @@ class Deletes:
                 return
             self._staging.containment.attempt(request, respond, late)
             self._staging.commits.flush()  # the request's group has been flushed before
+            self._scheduler.more()  # and its claims have been served
 
         def late() -> None:
             self._staging.check_deadline(request)
@@ -59,7 +61,7 @@ class Deletes:
         if durability.acks_synced:
             self._staging.check_bucket()
         frame = RecordsDeleted(before_seq, match, bound, now + topic.position.ahead_ms)
-        change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)
+        change = _Deleted(topic, self._staging, frame, now, request, respond, requires_sync=durability.acks_synced)
         if durability.logged or topic.records.floor <= topic.position.logged_seq:
             change.body = frame
         with indivisible:
@@ -68,6 +70,7 @@ class Deletes:
 
 
 class _Deleted(TopicChange, eq=False):
+    staging: Staging
     what: RecordsDeleted
     now: int
     request: Request[DeleteRecords]
@@ -85,6 +88,8 @@ class _Deleted(TopicChange, eq=False):
             topic.records.count,
             topic.records.bytes,
         )
+        if topic.queue is not None:
+            self.staging.events.jobs_changed(topic)  # streams that held some of them have room
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def undo(self, error: TopicsError) -> None:

@@ -10,6 +10,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import RECORD_OVERHEAD
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
+from tests.support.queues import pushed, queue, take
 
 
 @pytest.fixture
@@ -371,3 +372,23 @@ def test_what_expires_while_a_deletion_waits_is_one_or_the_other_for_good(shard:
     assert before is None
     assert during == after
     assert during["gap_to"] == 2
+
+
+@pytest.mark.parametrize("body", [{"before_seq": 2}, {"match": "t"}])
+@pytest.mark.parametrize("indexing", [False, True], ids=["at once", "after its index"])
+def test_a_stream_that_was_full_gets_another_job_when_its_job_is_deleted(
+    shard: Harness, body: dict[str, Any], indexing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardd.operations.tag_indexing.AT_ONCE", 0 if indexing else 10)
+    queue(shard)
+    write(shard, "t", "u", topic="q")
+    assert pushed(shard, take(shard, "s", 1)) == [1]
+    waiting = take(shard, "s", 1)
+    looked: list[float | None] = []
+    shard.shard.scheduler.more = lambda: looked.append(shard.shard.next_due)
+    shard.send("delete_records", "q", body)
+    shard.shard.flush()
+    if shard.parked(waiting):  # the index was ready after the claims of this group had been served
+        assert looked[-1] == shard.clock.monotonic()
+        shard.shard.deliver()
+    assert pushed(shard, waiting) == [2]
