@@ -74,6 +74,8 @@ class Claims:
         self._sent: OrderedDict[Key, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Topic, seqs and tokens sent to the latest claims that had to wait."""
         self._jobs_sent = 0
+        self._opened = False
+        """Whether a window was opened since `deliver` looked at all of them."""
 
     # Waiting claims
 
@@ -201,6 +203,7 @@ class Claims:
         cohort = self._cohorts.get(topic.id)
         if cohort is not None and cohort.due is None:
             cohort.due = self._clock.monotonic() + topic.config.claim_jitter_ms / 1000
+            self._opened = True
 
     @property
     def next_due(self) -> float | None:
@@ -221,7 +224,10 @@ class Claims:
         """Serves the cohorts whose window has closed, and answers the claims whose wait is over."""
         if self._cohorts:
             self._serve_due()
+        self._opened = False
         self._staging.commits.flush()
+        if self._opened:  # jobs came back: a write failed, or an answer
+            self._scheduler.more()
 
     def _serve_due(self) -> None:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()

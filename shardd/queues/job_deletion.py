@@ -58,6 +58,8 @@ class JobsDeleted(TopicChange, kw_only=True, eq=False):
             for seq, saved in self.before.items():
                 queue.undo(seq, saved)
         self.failed(error)
+        if queue is not None:
+            self.staging.events.jobs_changed(self.topic)  # jobs whose leases had ended are ready again
 
 
 def remove(change: JobsDeleted) -> None:

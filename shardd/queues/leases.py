@@ -210,6 +210,7 @@ class LeasesChanged(TopicChange, kw_only=True, eq=False):
     def undo(self, error: TopicsError) -> None:
         self.restore()
         self.failed(error)
+        self.staging.events.jobs_changed(self.topic)  # a request is refused: others that wait may get its jobs
 
 
 def forgets(topic: Topic) -> bool:

@@ -379,7 +379,9 @@ class _Ordered(TopicChange, eq=False):
                 if saved is None or saved[0] is not JobState.TRANSFERRING:  # else the earlier order decides
                     queue.undo(seq, saved)
         if self.waiter is not None:
+            # Claims may get what is not redriven. They get no dead letter: they would order it again without end.
             self.waiter.over([], error)
+            self.mover.staging.events.jobs_changed(self.topic)
 
 
 class _CalledBack(TopicChange, eq=False):

@@ -325,6 +325,63 @@ def test_one_whose_later_leases_fail_is_told_that_its_ack_holds() -> None:
     assert counters(shard) == (2, 0)
 
 
+def watched(shard: Harness) -> list[float | None]:
+    """When the loop has to look next, each time that it is told to look again."""
+    looked: list[float | None] = []
+    shard.shard.scheduler.more = lambda: looked.append(shard.shard.next_due)
+    return looked
+
+
+def test_jobs_whose_leases_are_not_written_go_to_the_next_claim_that_waits() -> None:
+    shard = queue(durability="disk", leases_durable=True)
+    first, second = send(shard, "a", wait_ms=5000), send(shard, "b", wait_ms=5000)
+    shard.send("append", "q", {"records": [{"data": 1}]})
+    shard.shard.commits.flush()
+    looked = watched(shard)
+    disk_of(shard).fail["write"] = FULL
+    shard.shard.deliver()
+    del disk_of(shard).fail["write"]
+    assert looked[-1] == shard.clock.monotonic()
+    with pytest.raises(TopicsError):
+        answer(shard, first)
+    assert shard.parked(second)
+    shard.shard.deliver()
+    assert seqs(answer(shard, second)) == [1]
+
+
+def test_each_claim_that_waits_is_refused_once_while_leases_are_not_written() -> None:
+    shard = queue(durability="disk", leases_durable=True)
+    idents = [send(shard, node, wait_ms=5000) for node in "abc"]
+    shard.send("append", "q", {"records": [{"data": 1}]})
+    shard.shard.commits.flush()
+    disk_of(shard).fail["write"] = FULL
+    for _ in idents:
+        assert shard.shard.next_due == shard.clock.monotonic()
+        shard.shard.deliver()
+    del disk_of(shard).fail["write"]
+    assert shard.shard.next_due is None
+    for ident in idents:
+        with pytest.raises(TopicsError):
+            answer(shard, ident)
+    assert counters(shard) == (1, 0)
+
+
+def test_a_claim_that_waits_does_not_order_a_dead_letter_without_end_while_nothing_is_written() -> None:
+    shard = queue(0, durability="disk", max_deliveries=1, dead_letter="dead")
+    claim(shard, "a", lease_ms=100)
+    shard.shard.commits.sync_now()
+    ident = send(shard, "b", wait_ms=5000)
+    looked = watched(shard)
+    shard.clock.advance(101)
+    disk_of(shard).fail["write"] = FULL
+    shard.shard.deliver()
+    del disk_of(shard).fail["write"]
+    assert shard.parked(ident)
+    assert shard.shard.next_due == pytest.approx(shard.clock.monotonic() + 4.899)
+    assert looked[-1] == shard.shard.next_due
+    assert counters(shard) == (1, 0)
+
+
 @pytest.mark.parametrize("how", ["deleted", "log"])
 def test_one_whose_queue_goes_is_told_that_its_ack_holds(how: str) -> None:
     shard = queue(0, durability="fsync")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from errno import EIO
+
 import pytest
 
+from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
-from tests.support.queues import claim, counters, hold, queue, seqs
+from tests.support.queues import claim, counters, got, hold, queue, seqs
 
 
 @pytest.fixture
@@ -44,3 +47,19 @@ def test_jobs_that_are_removed_are_in_no_counter(shard: Harness, how: str) -> No
     assert counters(shard) == (2, 0)
     assert hold(shard, "ack", 1, 2, 3)["acked"] == 0
     assert len(claim(shard)) == 2
+
+
+def test_a_claim_that_waits_gets_a_job_whose_late_ack_is_not_written(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    shard.shard.commits.sync_now()
+    shard.clock.advance(101)
+    shard.send("ack", "q", {"node": "a", "seqs": [1]})
+    waiting = shard.send("claim", "q", {"node": "b", "wait_ms": 5000})
+    assert shard.parked(waiting)
+    assert isinstance(shard.disk, FaultDisk)
+    shard.disk.fail["write"] = OSError(EIO, "the test says so")
+    shard.shard.commits.flush()
+    del shard.disk.fail["write"]
+    shard.shard.deliver()
+    assert got(shard, waiting) == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from shardd.queues import transfers
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
+from tests.support.queues import got
 from tests.unit.shardd.queues.test_transfers import There, carry, refused_write
 
 QUEUE = "q"
@@ -269,3 +271,17 @@ async def test_a_letter_that_is_deleted_on_its_way_is_not_waited_for(there: Ther
         await carry(shard, there)
     assert shard.replies[ident].body.count(b'"seqs":[2]') == 1  # type: ignore[union-attr]
     assert data(there) == [2]
+
+
+def test_a_claim_that_waits_gets_a_letter_whose_redrive_is_not_written() -> None:
+    shard = dead(letter(1), type="queue")
+    shard.shard.commits.sync_now()
+    shard.send("redrive", "dlq", {"queue": QUEUE})
+    waiting = shard.send("claim", "dlq", {"node": "b", "wait_ms": 5000})
+    assert shard.parked(waiting)
+    assert isinstance(shard.disk, FaultDisk)
+    shard.disk.fail["write"] = OSError(EIO, "the test says so")
+    shard.shard.commits.flush()
+    del shard.disk.fail["write"]
+    shard.shard.deliver()
+    assert got(shard, waiting) == [1]
