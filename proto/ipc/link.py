@@ -127,8 +127,13 @@ class Pending(Generic[A]):
         return outcome
 
     def abandon(self) -> None:
-        """Stop waiting and cancel the request. Does nothing once the reply has come."""
+        """Stop waiting and cancel the request. A reply that nothing has taken yet counts as one that cannot be
+        delivered. Does nothing once the reply was taken."""
         self._callback = None
+        if isinstance(self._outcome, Reply):
+            # It came after the wait was cancelled.
+            self._outcome = None
+            self.take_back()
         self.link.abandon(self)
 
     def take_back(self) -> None:

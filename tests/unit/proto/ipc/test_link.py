@@ -13,7 +13,7 @@ import trio
 from proto.ipc.control import ShardState
 from proto.ipc.link import Link, Pending
 from proto.ipc.links import Links
-from proto.ipc.message import Parked, Reply
+from proto.ipc.message import Cancel, Message, Parked, Reply
 from proto.ipc.operations import StateGet
 from proto.model.errors import TopicsError
 
@@ -104,6 +104,41 @@ async def test_no_call_follows_an_abandonment_by_another_callback(short_path: Pa
             link.sweep(second.deadline)
         assert not heard
         assert not link.waiting
+
+
+async def test_what_came_between_the_end_of_the_wait_and_the_abandonment_is_taken_back(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with silent_shard(short_path) as (_, link), trio.open_nursery() as nursery:
+        pending = ask(link)
+        sent: list[Message] = []
+        monkeypatch.setattr(link._socket, "send", sent.append)
+        scope = trio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                await pending.wait()
+            pending.abandon()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        link._end(Reply(pending.id))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == [Cancel(pending.id)]
+        pending.abandon()
+        assert len(sent) == 1
+
+
+async def test_a_reply_that_was_taken_is_not_taken_back(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with silent_shard(short_path) as (_, link):
+        pending = ask(link)
+        sent: list[Message] = []
+        monkeypatch.setattr(link._socket, "send", sent.append)
+        link._end(Reply(pending.id))
+        await pending.wait()
+        pending.abandon()
+        assert not sent
 
 
 async def test_a_request_that_is_a_step_of_another_one_has_its_deadline_if_that_is_earlier(tmp_path: Path) -> None:
