@@ -328,5 +328,7 @@ def _unsent(error: TopicsError) -> bool:
 
 
 def _greet(link: Link) -> None:
-    # Any packet carries the status, and only a shard that has replied counts as serving.
-    link.ask(Stats(), "", b"")
+    # Any packet carries the status, and only a shard that has replied counts as serving. If it cannot be asked, the
+    # answer to a ping will do: an error here would end all links.
+    with contextlib.suppress(TopicsError):
+        link.ask(Stats(), "", b"")

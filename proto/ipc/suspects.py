@@ -5,6 +5,10 @@ yet, the client would keep the shard down, and with it the topics of all others.
 operation, options, topic and body. Fields that the asker adds (what the key may do, the reading of the routers) do not
 count.
 
+A gateway asks each new process of a shard the same questions of its own, which name nothing of a client's. They are in
+hand at a death by chance, and without them it serves less than it could: they are never suspects. The requests between
+shards that name a topic may be: a refusal then holds up that topic alone.
+
 A suspect is forgotten `FORGOTTEN_S` after its last death. Which requests were in hand is known for a death by any
 signal too (`proto.ipc.in_hand`).
 """
@@ -23,7 +27,18 @@ from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.control import Suspected
 from proto.ipc.message import Request
-from proto.ipc.operations import NAMES, Growing, Operation, RouterDelete, RouterPut
+from proto.ipc.operations import (
+    NAMES,
+    Growing,
+    NameChanges,
+    Operation,
+    Ping,
+    RouterDelete,
+    RouterPut,
+    Sample,
+    SessionNews,
+    Stats,
+)
 from proto.model.errors import ErrorCode, TopicsError
 
 DEATHS = 2
@@ -50,7 +65,8 @@ class Suspects:
 
     def died(self, shard: int, incarnation: int, requests: Iterable[Request]) -> None:
         """Note that a process of a shard died with these requests in hand."""
-        found = {print_of(request.options, request.topic, request.body): request for request in requests}
+        asked = (request for request in requests if not _is_own(request.options))
+        found = {print_of(request.options, request.topic, request.body): request for request in asked}
         for mark, request in found.items():
             deaths = self._note(mark, (shard, incarnation))
             _log.error(
@@ -95,6 +111,11 @@ class Suspects:
                 f"names it as suspect {mark}",
                 {"id": mark, "shard": shard, "outcome": "not_done"},
             )
+
+
+def _is_own(operation: Operation[Any]) -> bool:
+    """Whether it is a question that a gateway asks by itself, whatever its clients do."""
+    return isinstance(operation, Ping | Sample | SessionNews | NameChanges) or operation == Stats()
 
 
 def print_of(operation: Operation[Any], topic: str, body: bytes) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
 from gateway.shards import moves
-from proto.ipc.control import ShardState
+from gateway.shards.client import Shards
+from proto.ipc.control import ShardState, Suspected
+from proto.ipc.operations import Stats
+from proto.ipc.suspects import DEATHS, print_of
 from tests.support.gateway_stage import Answer, Stage, echo, stage, until
 
 WRITE = b'{"records":[{"data":1}]}'
@@ -71,3 +76,15 @@ async def test_a_list_of_all_shards_waits_too() -> None:
         await until(lambda: there.gateway.flight.count == 1)
         await there.start_shard(1, echo, incarnation=2)
     assert answers[0].status == 200
+
+
+async def test_a_link_whose_first_question_is_refused_ends_no_other(short_path: Path) -> None:
+    shards = Shards(2, 60_000)
+    for number in range(DEATHS):
+        shards.links.suspects.heard(Suspected(0, number, [print_of(Stats(), "", b"")]))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(shards.run)
+        shards.update([ShardState(index, "ready", f"ipc://{short_path}/{index}") for index in range(2)])
+        await trio.testing.wait_all_tasks_blocked()
+        assert [shards.links.to(index).scope.cancel_called for index in range(2)] == [False, False]
+        nursery.cancel_scope.cancel()

@@ -12,7 +12,19 @@ import pytest
 from proto.ipc import in_hand
 from proto.ipc.in_hand import MOST, InHand
 from proto.ipc.message import Request
-from proto.ipc.operations import Append, Operation, RouterDelete, RouterPut, StateGet
+from proto.ipc.operations import (
+    Append,
+    NameChanges,
+    Operation,
+    Ping,
+    Pull,
+    RouterDelete,
+    RouterPut,
+    Sample,
+    SessionNews,
+    StateGet,
+    Stats,
+)
 from proto.ipc.suspects import DEATHS, FORGOTTEN_S, Suspects
 from proto.ipc.suspects import MOST as MOST_SUSPECTS
 from proto.model.errors import ErrorCode, TopicsError
@@ -159,3 +171,22 @@ def test_the_reading_that_the_registrar_adds_does_not_make_another_request(opera
         suspects.died(0, number, [request(1, options=msgspec.structs.replace(operation, reading=(1, number)))])
     assert refused(suspects, request(1, options=msgspec.structs.replace(operation, reading=(2, 7))))
     assert not refused(suspects, request(1, options=msgspec.structs.replace(operation, router="other")))
+
+
+@pytest.mark.parametrize("operation", [Ping(), Stats(), Sample(), SessionNews(), NameChanges(7)])
+def test_a_question_that_each_gateway_asks_again_and_again_is_never_a_suspect(operation: Operation[None]) -> None:
+    suspects, told = Suspects(), []
+    suspects.on_death = told.append
+    for number in range(DEATHS):
+        suspects.died(0, number, [Request(1, operation)])
+    assert not suspects
+    assert not told
+    suspects.check(0, operation, "", b"")
+
+
+@pytest.mark.parametrize("operation", [Stats(10, 10), Pull(1, 5)])
+def test_a_question_about_what_is_a_clients_may_be_a_suspect(operation: Operation[None]) -> None:
+    suspects = Suspects()
+    for number in range(DEATHS):
+        suspects.died(0, number, [request(1, options=operation)])
+    assert refused(suspects, request(2, options=operation))
