@@ -85,7 +85,11 @@ class Census:
     def met(self, asker: bytes) -> None:
         """An asker of another machine has sent a message: its earlier links are gone."""
         name, _, number = asker.rpartition(b".")
-        if number.isdigit() and int(number) > self._first.get(name, 0):
+        if not number.isdigit():
+            return
+        first = self._first.get(name, 0)
+        # After a loss, `first` may be the number of this link, which nothing has counted yet.
+        if int(number) > first or (int(number) == first and name not in self._remote):
             self._first[name] = int(number)
             self._remote.add(name)
             self.changed()

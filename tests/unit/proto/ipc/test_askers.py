@@ -83,6 +83,19 @@ def test_gateways_of_other_machines_count_while_they_have_a_link() -> None:
     assert census.gateways == 2
 
 
+def test_a_gateway_counts_again_by_the_link_whose_number_follows_that_of_a_lost_one() -> None:
+    census, counts = Census({"g0": 1}), []
+    census.changed = lambda: counts.append(census.gateways)
+    census.met(link("mA", 5))
+    census.lost(link("mA", 5))
+    for _ in range(2):
+        census.met(link("mA", 6))
+    assert counts == [2, 2]
+    census.lost(link("mA", 6))
+    census.met(link("mA", 6))
+    assert census.gateways == 1, "it is gone"
+
+
 @pytest.mark.parametrize(
     ("peer", "machine"),
     [
