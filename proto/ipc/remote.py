@@ -99,8 +99,8 @@ class RemoteRouter(MessageSocket):
         self._most_bytes = most_bytes
         self._context = zmq.Context()
         self._allowed: dict[str, str] = {}
-        self._refused: set[bytes] = set()
-        """Askers that have sent what is no packet."""
+        self._refused: dict[bytes, int] = {}
+        """The askers that have sent what is no packet: the highest number of each name. Earlier links are gone."""
         self._heard: dict[bytes, float] = {}
         """When each asker was heard last, in monotonic seconds."""
         self._asks: Any = self._context.socket(zmq.REP)
@@ -158,7 +158,7 @@ class RemoteRouter(MessageSocket):
             frames.append(self._receive(_NOW))
         peer = frames[0]
         machine = self._allowed.get(str(first.get(_OF_KEY)))
-        if machine is None or machine_of(peer) != machine or peer in self._refused:
+        if machine is None or machine_of(peer) != machine or (self._refused and self._refuses(peer)):
             return [b""]
         self._heard[peer] = time.monotonic()
         return frames
@@ -166,8 +166,13 @@ class RemoteRouter(MessageSocket):
     def _refuse(self, peer: bytes, reason: str) -> None:
         if peer:
             super()._refuse(peer, reason)
-            self._refused.add(peer)
+            name, _, number = peer.rpartition(b".")
+            self._refused[name] = max(int(number), self._refused.get(name, 0))
             self.tell_over(peer)
+
+    def _refuses(self, peer: bytes) -> bool:
+        name, _, number = peer.rpartition(b".")
+        return int(number) <= self._refused.get(name, -1)
 
     def tell_over(self, peer: bytes) -> None:
         """Tell an asker that its link counts as lost: it makes another one."""
@@ -188,7 +193,7 @@ class RemoteRouter(MessageSocket):
         lost = [
             peer
             for peer, heard in self._heard.items()
-            if heard <= before or peer in self._refused or machine_of(peer) not in names
+            if heard <= before or self._refuses(peer) or machine_of(peer) not in names
         ]
         for peer in lost:
             del self._heard[peer]

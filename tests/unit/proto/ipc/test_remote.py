@@ -244,6 +244,28 @@ async def test_a_packet_that_cannot_be_read_ends_the_link_of_its_sender_only() -
         assert there.router.forget_lost(60) == [b"mA.g0.1"]
 
 
+async def test_a_refused_link_ends_those_before_it_and_no_later_one() -> None:
+    async with ends() as there:
+        first, second, later = [await there.dealer(f"mA.g0.{number}") for number in (1, 2, 3)]
+        await there.heard(first, 1)
+        await there.heard(second, 2)
+        second._socket.send_multipart([b"garbage", b"and more"])
+        await there.until(lambda: there.router._refused)
+        first.send(Cancel(3))
+        first.flush()
+        assert there.router.forget_lost(60) == [b"mA.g0.1", b"mA.g0.2"]
+        await there.heard(later, 4)
+        await there.heard(await there.dealer("mA.g1.1"), 5)
+        assert [number for _, number in there.got] == [1, 2, 4, 5]
+
+
+async def test_of_the_refused_links_of_an_asker_only_the_last_is_remembered() -> None:
+    async with ends() as there:
+        for number in range(1, 101):
+            there.router._refuse(b"mA.g0.%d" % number, "it is no packet")
+        assert there.router._refused == {b"mA.g0": 100}
+
+
 async def test_a_flood_holds_up_no_other_asker() -> None:
     async with ends() as there, trio.open_nursery() as nursery:
         flood, other = await there.dealer(), await there.dealer("mA.g1.1")
