@@ -14,7 +14,7 @@ data: {"code":…,"error":…}
 
 from __future__ import annotations
 
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import msgspec
@@ -111,6 +111,7 @@ class EventStream(Stream):
                 size += len(form)
         if parts or size:
             await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+            self.sent_at = monotonic()
 
     def _hand_over(self, item: Item) -> bool:
         if self._direct is None:

@@ -86,7 +86,7 @@ class Stream(ABC):
         self._last_item: Item | None = None
         self._end_by = 0.0
         self.sent_at = monotonic()
-        """When a frame was last sent, in seconds on the monotonic clock."""
+        """When an event stream last sent bytes, in seconds on the monotonic clock."""
         self.service_stops = False
         """Whether it ends because the service stops, and can be opened again at its successor."""
         self.ended = trio.Event()
@@ -317,7 +317,8 @@ class Stream(ABC):
         if item.subscription is not None and item.after is not None:
             item.subscription.handed = item.after
             self.progressed(item.subscription)
-        self.sent_at = monotonic()
+        if item.kind != "position":
+            self.sent_at = monotonic()
         if unsent:
             self._sending_since = self.sent_at
             self._sending_bytes = item.size
@@ -467,7 +468,6 @@ class Stream(ABC):
                 self._sending_since = self._sending_since or monotonic()
                 await self.send()
                 self._sent()
-                self.sent_at = monotonic()
                 self._sending_since = None
                 if self.state is StreamState.DROPPED:
                     self._note(StreamEvent.SENT)

@@ -111,6 +111,9 @@ class Subscription:
                 self._leave()
                 self.stream.behind(self)
             return
+        if not batch.payload and batch.to_seq == self.seq:
+            self.head = batch.head  # the feed's read ended without news
+            return
         after = Position(self.epoch, batch.to_seq, self.born)
         kind = "record" if batch.payload else "position"
         if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):

@@ -1,5 +1,5 @@
-"""Claims about event streams that write to their connection without a turn of their task, and about the id of a
-tombstone."""
+"""Claims about event streams that write to their connection without a turn of their task, about their heartbeats, and
+about the id of a tombstone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from gateway.http.messages import DirectWrite
 from gateway.streams.event_ids import decode
 from gateway.streams.sse import EventStream
 from gateway.streams.subscription import Item
+from proto.model.limits import MAX_WAIT_MS
 from tests.support.gateway_stage import Client, Stage, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
@@ -24,8 +26,10 @@ SIZE = 200_000
 
 
 @asynccontextmanager
-async def watching(topics: int = 1, **limits: int) -> AsyncIterator[tuple[Stage, Harness, Client]]:
-    """A stream of empty topics, which is live."""
+async def watching(
+    topics: int = 1, node: str | None = None, **limits: int
+) -> AsyncIterator[tuple[Stage, Harness, Client]]:
+    """A stream of empty topics, which is live. It leaves out the records of `node`."""
     async with stage(**limits) as there:
         shard = Harness()
         names = [f"t{number}" for number in range(topics)]
@@ -33,7 +37,7 @@ async def watching(topics: int = 1, **limits: int) -> AsyncIterator[tuple[Stage,
             shard.call("configure", name)
         await start_real(there, shard)
         async with there.client() as client:
-            asked = json.dumps({"topics": {name: {} for name in names}}).encode()
+            asked = json.dumps({"topics": {name: {} for name in names}, "node": node}).encode()
             made = await client.ask("POST", "/v0/watch", asked)
             assert (await client.ask("GET", made.json["stream_url"])).status == 200
             while client.buffer.count(b"event: caught-up") < topics:
@@ -135,6 +139,36 @@ async def test_what_a_connection_left_is_sent_before_more_is_taken_from_the_queu
         await until(lambda: stuck.pieces)
         assert stuck.pieces == [b""], "only what was left of the first item"
         assert [item.what[:1] for item in stream.queue] == [b"y"]
+
+
+@pytest.mark.parametrize("topics", [1, 2])
+@pytest.mark.parametrize("written", [0, 1])
+async def test_a_read_that_ends_without_records_takes_the_place_of_no_heartbeat(
+    topics: int, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick = EventStream.tick
+    monkeypatch.setattr(EventStream, "tick", lambda *_: None)  # only the test looks whether a heartbeat is due
+    async with watching(topics, node="me") as (there, shard, client):
+        stream = next(iter(there.gateway.api.live.streams))
+        assert isinstance(stream, EventStream)
+        feeds = [subscription.feed for subscription in stream.subscriptions.values()]
+        await until(lambda: stream._progress.told and not stream.sending)
+        for name in stream.subscriptions:
+            for _ in range(written):
+                shard.send("append", name, {"records": [{"data": "mine"}], "node": "me"})
+        there.shards[0].settle()
+        stream.sent_at = since = monotonic() - stream._heartbeat_s - 1
+        parked = set(shard.shard.reads._parked)
+        shard.clock.advance(MAX_WAIT_MS)
+        there.shards[0].settle()
+        await until(lambda: len(parked | set(shard.shard.reads._parked)) == 2 * topics)  # the feeds ask again
+        await until(lambda: not stream.sending)
+        assert stream.sent_at == since
+        assert [feed.seq for feed in feeds if feed is not None] == [written] * topics
+        assert written or not stream._progress.untold
+        tick(stream, monotonic())
+        while b": hb " not in client.buffer:
+            await client._more()
 
 
 async def upto_caught_up(client: Client, url: str, headers: dict[str, str] | None = None) -> bytes:
