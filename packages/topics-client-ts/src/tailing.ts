@@ -265,6 +265,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     try {
       this.#frames ??= await this.#open();
       if (signal.aborted) return this.#drop();
+      if (this.#items.length > 0) return; // a new session has shown deleted topics, and its stream may be silent
       const frame = await this.#frames?.next();
       if (frame === undefined) return;
       this.#take(frame);

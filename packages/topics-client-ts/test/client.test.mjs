@@ -15,7 +15,8 @@ function scripted(answers, options = {}) {
     const answer = answers.shift();
     if (answer instanceof Error) throw answer;
     const [status, told, more = {}] = answer;
-    return new Response(typeof told === "string" ? told : JSON.stringify(told), { status, headers: more });
+    const ready = typeof told === "string" || told instanceof ReadableStream;
+    return new Response(ready ? told : JSON.stringify(told), { status, headers: more });
   };
   return [new Topics("http://t/", { fetch, ...options }), asked];
 }
@@ -196,6 +197,21 @@ test("a stream that broke before its first frame is not trusted", async () => {
   const [client, asked] = scripted([watch(0), stream(), watch(0), stream(record(1))]);
   assert.equal((await client.tail("t").next()).value.seq, 1);
   assert.deepEqual(asked.map(({ method }) => method), ["POST", "GET", "POST", "GET"]);
+});
+
+test("deleted topics that a new session shows are given at once, although its stream is silent", { timeout: 4000 }, async () => {
+  const silent = () => [200, new ReadableStream()];
+  const none = [200, { stream_url: "/v0/watch/x", topics: {} }];
+  const [client] = scripted([watch(0), stream(), none, silent()]);
+  const seen = [];
+  for await (const { kind, topic } of client.tail("t")) seen.push([kind, topic]); // ends, as no topic is left
+  assert.deepEqual(seen, [["deleted", "t"]]);
+
+  const both = [200, { stream_url: "/v0/watch/w", topics: { t: { from_seq: 0 }, u: { from_seq: 0 } } }];
+  const [other] = scripted([both, stream(), watch(0), silent()]);
+  const tail = other.tail(["t", "u"]);
+  assert.deepEqual((await tail.next()).value, { kind: "deleted", topic: "u", seq: 0 });
+  tail.close();
 });
 
 test("records that a session repeats in several frames are given once", async () => {
