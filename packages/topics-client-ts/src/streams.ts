@@ -1,7 +1,7 @@
 /** The two transports of a tail: an event stream read with fetch, and a WebSocket. Each gives frames until it breaks. */
 
 import { type Connection, unavailable } from "./connection.js";
-import { errorOfCode, NotFound, Unavailable } from "./errors.js";
+import { errorOfCode, NotFound, Unauthorized, Unavailable } from "./errors.js";
 
 /** A frame: its kind (`record`, `tombstone`, `caught-up`, `topic-deleted`), its fields, and the id if it has one. */
 export interface Frame {
@@ -140,12 +140,16 @@ export class SocketFrames implements Frames {
 
   #take(text: string): void {
     this.#heardAt = performance.now();
-    const told = this.parse(text) as { op: string; request_id?: string; code?: string; message?: string };
+    const told = this.parse(text) as { op: string; request_id?: string; code?: string; message?: string; retry_after_ms?: number };
     if (told.op === "pong") return;
     if (told.op === "error") {
       // Not an answer to the subscribe, it is advice: the service is slow and continues by itself.
       if (told.code === "throttled" && told.request_id === undefined) return;
-      return this.#fail(errorOfCode(told.code ?? "", told.message ?? "", {}));
+      const facts = { retryAfterMs: told.retry_after_ms };
+      const error = errorOfCode(told.code ?? "", told.message ?? "", facts);
+      // The service ends the stream, as when the caller is slow; another one takes its place, unless the key is gone.
+      const ends = told.request_id === undefined && !error.transient && !(error instanceof Unauthorized);
+      return this.#fail(ends ? new Unavailable(`the stream ends with ${error.code}: ${error.message}`, facts) : error);
     }
     if (this.#ready.length >= MOST_WAITING) return this.#fail(new Unavailable("the caller is slower than the socket"));
     this.#ready.push({ event: told.op.replace("_", "-"), id: undefined, told });

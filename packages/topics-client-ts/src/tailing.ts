@@ -270,7 +270,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
       if (frame === undefined) return;
       this.#take(frame);
       this.#lastId = frame.id ?? this.#lastId;
-      this.#pauses.reset();
+      if (frame.event !== "subscribed") this.#pauses.reset(); // a socket may end after that each time
     } catch (error) {
       this.#drop();
       const gone = error instanceof NotFound && !(error instanceof TopicNotFound);

@@ -627,6 +627,38 @@ test("a message of a WebSocket that cannot be read ends the tail with an error, 
   }
 });
 
+/** The seq that a tail over WebSockets gives first, and how long it took. Each socket sends its messages. */
+async function overSockets(...sockets) {
+  class WebSocket {
+    readyState = 1;
+    constructor() {
+      setTimeout(() => {
+        for (const message of sockets.shift()) this.onmessage?.({ data: JSON.stringify(message) });
+      });
+    }
+    send() {}
+    close() {}
+  }
+  const begun = performance.now();
+  const tail = scripted([watch(0)], { WebSocket })[0].tail("t", { transport: "websocket" });
+  try {
+    return [(await tail.next()).value.seq, performance.now() - begun];
+  } finally {
+    tail.close();
+  }
+}
+
+test("a tail resumes when the service ends a WebSocket, but not when it refuses the topics or the key", { timeout: 8000 }, async () => {
+  const last = [{ op: "record", ...record(1)[1] }];
+  const ended = (code, more) => [{ op: "subscribed", topics: { t: { from_seq: 0 } } }, { op: "error", code, ...more }];
+  const [seq, waited] = await overSockets(ended("request_timeout", { retry_after_ms: 300 }), last);
+  assert.deepEqual([seq, waited >= 299], [1, true]);
+  const [later, longer] = await overSockets(...Array.from({ length: 5 }, () => ended("internal")), last);
+  assert.deepEqual([later, longer >= 770], [1, true]); // with growing pauses
+  await assert.rejects(overSockets(ended("unauthorized")), { code: "unauthorized" });
+  await assert.rejects(overSockets([{ op: "error", code: "forbidden", request_id: "s" }]), Forbidden);
+});
+
 test("a worker tells why a job failed, and survives options that throw", async () => {
   const jobs = (...seqs) => [200, { claimed: seqs.map((seq) => ({ $seq: seq, $ts: 1, data: seq, lease_id: `l${seq}`, deadline: 9, deliveries: 1 })) }];
   const nacked = async (failed, options = {}) => {
