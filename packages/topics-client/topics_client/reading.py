@@ -63,7 +63,8 @@ class Reading(Generic[I_co]):
         self.head_seq = 0
         self._connection = connection
         self._next: dict[str, Any] = {"cursor": cursor} if cursor is not None else {"from_seq": self.seq}
-        self._options = {"limit": limit, "wait_ms": wait_ms, "node": node, "include_tags": tags, "include_meta": meta}
+        self._options = {"limit": limit, "node": node, "include_tags": tags, "include_meta": meta}
+        self._wait_ms = self._left_ms = wait_ms
         self._gaps = gaps
         self._decode = decoder(connection.decode, type)
         self._page: deque[Any] = deque()
@@ -84,13 +85,22 @@ class Reading(Generic[I_co]):
         return len(self._page)
 
     async def fill(self) -> bool:
-        """Read until an item waits. Returns False at the end."""
+        """Read pages until an item waits. Returns False at the end."""
         while not self._page:
             self.seq = self._after_page
-            if self._ended:
-                self._ended = False  # the next iteration reads later records
+            if self._ended:  # the next iteration reads later records
+                self._ended, self._left_ms = False, self._wait_ms
                 return False
-            await self._turn()
+            path, wait_ms = f"/v0/topics/{segment(self.topic)}/diff", min(self._left_ms, 30_000)  # the service's cap
+            told = await self._connection.call("POST", path, self._options | self._next | {"wait_ms": wait_ms})
+            if told["tombstone"]:
+                self._page.append(Gap.of(self.topic, told["tombstone"]))
+            self._page.extend(Record.of(self.topic, each) for each in told["records"])
+            self._next = {"from_seq": told["next_from_seq"]}
+            self._after_page, self.head_seq = told["next_from_seq"], told["head_seq"]
+            quiet = told["caught_up"] and not self._page
+            self._left_ms = self._left_ms - wait_ms if quiet else self._wait_ms
+            self._ended = told["caught_up"] and self._left_ms <= 0
         return True
 
     def take(self) -> I_co:
@@ -102,17 +112,6 @@ class Reading(Generic[I_co]):
         if self._gaps == "raise":
             raise GapError(item)
         return item
-
-    async def _turn(self) -> None:
-        """Read the next page."""
-        path = f"/v0/topics/{segment(self.topic)}/diff"
-        told = await self._connection.call("POST", path, self._options | self._next)
-        if told["tombstone"]:
-            self._page.append(Gap.of(self.topic, told["tombstone"]))
-        self._page.extend(Record.of(self.topic, each) for each in told["records"])
-        self._next = {"from_seq": told["next_from_seq"]}
-        self._after_page, self.head_seq = told["next_from_seq"], told["head_seq"]
-        self._ended = told["caught_up"] and not (self._options.get("wait_ms") and self._page)
 
     async def aclose(self) -> None:
         """Nothing is held between pages."""

@@ -47,6 +47,17 @@ async def test_a_read_that_waits_ends_when_nothing_comes() -> None:
         assert len([record async for record in client.read("t", wait_ms=50)]) == 2
 
 
+async def test_a_read_may_wait_for_longer_than_one_request() -> None:
+    quiet = [page(3, 2, 2), page(3, 2, 2)]
+    fake = Fake([page(1, 1, 1), page(2, 1, 1), page(2, 2, 2), *quiet, page(3, 2, 2), page(3, 3, 3), page(4, 3, 3)])
+    async with fake.client() as client:
+        reading = client.read("t", wait_ms=50_000)
+        assert [record.seq async for record in reading] == [1, 2]
+        assert [body["wait_ms"] for body in fake.bodies] == [30_000, 30_000, 20_000, 30_000, 20_000]
+        assert await anext(reading) == Record("t", 3, 1, 3)
+        assert [body["wait_ms"] for body in fake.bodies[5:]] == [30_000, 20_000], "the next iteration waits as long"
+
+
 async def test_a_read_of_a_cursor_begins_there() -> None:
     fake = Fake([page(8, 8, 9), page(9, 9, 9)])
     async with fake.client() as client:
