@@ -25,7 +25,8 @@ Six rules keep the sum of the bookings true, and refusals right:
 4. Nothing is granted before each shard has reported to this treasurer, or cannot start. One that cannot start and has
    never reported is booked with an even share of the cap.
 5. A want is refused only after all other shards have given back; those that cannot start are not asked.
-6. Orders leave only while the treasurer's shard may answer requests. Afterwards another machine may have it.
+6. Orders, reports and wants leave only while the shard that sends them may answer requests. Afterwards another machine
+   may have it, and as a successor may have got more room.
 
 *Epochs.* The treasurer is the first shard that can start, by the supervisor's report. Its epoch is (sum of all shards'
 terms, sum of all shards' incarnations, its index) when it began: each number only grows, so a later treasurer has the

@@ -353,7 +353,7 @@ class Traffic:
         if allowance.unsettled:
             allowance.tick(seat.now)
             wish = allowance.wish()
-            if wish is not None and self.cluster.chance(0.5):
+            if wish is not None and seat.serving() and self.cluster.chance(0.5):
                 at, limit = allowance.report.at, allowance.report.limit
                 want = RoomWant(seat.shard.index, at, limit, wish, seat.replica.term)
                 holder = "" if seat.node.roster is None else seat.node.roster.holders[0].machine
@@ -394,7 +394,8 @@ class Traffic:
             if reached and allowance is not None:
                 report = allowance.obey(order)
                 seat._note_limit()
-                self.post(partial(self.reported, home, treasurer, index, order, report))
+                said = report if seat.serving() else None  # no answer of a silent machine leaves it
+                self.post(partial(self.reported, home, treasurer, index, order, said))
                 return
         self.post(partial(self.reported, home, treasurer, index, order, None))
 
