@@ -43,7 +43,7 @@ class Listener(Socket, RemoteRouter):
         home = PROCESS.get().home
         self.key = keys.public
         self.port = int(address.rpartition(":")[2])
-        self._allowed, self._refused, self._heard = {}, set(), {}
+        self._allowed, self._refused, self._heard = {}, {}, {}
         self._key_of: dict[bytes, str] = {}
         self._links: list[Dialer] = []
         self._greeted: list[Dialer] = []
@@ -80,7 +80,7 @@ class Listener(Socket, RemoteRouter):
 
     def arrive(self, peer: bytes, frames: list[bytes]) -> None:
         machine = self._allowed.get(self._key_of.get(peer, ""))
-        if machine is not None and machine_of(peer) == machine and peer not in self._refused:
+        if machine is not None and machine_of(peer) == machine and not self._refuses(peer):
             super().arrive(peer, frames)
 
     def tell_over(self, peer: bytes) -> None:
