@@ -136,7 +136,7 @@ class DiffRequest(Struct):
         about(f"how long to wait for a record when there is none, clamped to 0..{MAX_WAIT_MS}", default=0),
     ] = None
     max_batch_bytes: Annotated[int | None, about(_BATCH_BYTES, default=DEFAULT_BATCH_BYTES)] = None
-    cursor: Annotated[str | None, about("the records after this named cursor")] = None
+    cursor: Annotated[str | None, about("the records after this named cursor", minLength=1, maxLength=255)] = None
 
 
 class DeleteRequest(Struct):

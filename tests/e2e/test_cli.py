@@ -174,8 +174,8 @@ def test_gaps_are_told_and_make_the_status_4(topics: Topics) -> None:
     assert topics("read", "capped", "--data", status=4) == "5\n6\n7\n"
     assert "topics: capped: records 1 to 5 are lost (cap)" in topics.stderr
     assert topics.json("tail", "capped", "--from", "0", status=4)[0]["gap"]["last_seq"] == 5
-    topics("publish", "whole", "--records", given=topics("read", "capped", "--json", status=4))
-    assert topics("read", "whole", "--data") == "5\n6\n7\n"
+    topics("publish", "refilled", "--records", given=topics("read", "capped", "--json", status=4))
+    assert topics("read", "refilled", "--data") == "5\n6\n7\n"
 
 
 def test_a_cursor_goes_on_where_the_last_read_ended(topics: Topics) -> None:
