@@ -223,6 +223,20 @@ def test_a_crash_in_the_middle_of_recovery_changes_nothing() -> None:
             assert contents(Harness(attempt.after_crash(survival))) == expected  # type: ignore[arg-type]
 
 
+def test_a_retry_is_acknowledged_only_after_the_log_of_a_killed_process_was_synced() -> None:
+    shard = loaded()
+    body = {"records": [{"data": "once"}], "idempotency_key": "k"}
+    shard.send("append", "a", body)
+    shard.shard.flush()  # written, and the process dies before its sync
+    assert isinstance(shard.disk, FaultDisk)
+    again = shard.restarted(shard.disk.after_crash("process"))
+    answer = again.call("append", "a", body)
+    assert isinstance(again.disk, FaultDisk)
+    later = again.restarted(again.disk.after_crash("drop"))
+    assert contents(later)["a"][-1] == "once"
+    assert later.call("append", "a", body)["last_seq"] == answer["last_seq"]
+
+
 @pytest.mark.parametrize("what", ["write", "sync", "create", "sync_dir", "truncate"])
 @pytest.mark.parametrize("number", [5, 28])
 def test_any_failing_call_fails_requests_but_loses_nothing(what: str, number: int) -> None:
