@@ -22,7 +22,7 @@ from proto.ipc.operations import Append
 from proto.model import nesting
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
+from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, MAX_U64, Limits
 from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
 from proto.model.topic_config import ConfigPatch
 from proto.model.unknown_fields import MAX_NAMED
@@ -55,6 +55,8 @@ _LEVELS_ABOVE = 3
 """Of `data` and `meta`: the body, its records and the record."""
 _NEST = nesting.most_bytes(_LEVELS_ABOVE)
 """Only records with more bytes can be nested too deeply."""
+_STORED = Limits(max_batch_records=MAX_U64, max_record_bytes=MAX_U64, max_tag_bytes=MAX_U64, max_node_bytes=MAX_U64)
+"""Of stored records, which a client sent in batches of its own, and while the settings may have been higher."""
 _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -73,11 +75,13 @@ def parse_write(request: Request[Append], limits: Limits) -> Write:
     """The write of a request.
 
     With option `stamped`, the engine copies stored records and has added to each `meta`: it may be larger than a
-    client's, and records of earlier releases may be nested deeper.
+    client's, and records of earlier releases may be nested deeper. `limits` are for new records of clients only: a
+    batch whose answer was lost must be recognised after a restart with lower ones, too.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
     stamped = request.options.stamped
+    limits = _STORED if stamped else limits
     masked = len(request.body) if stamped else MAX_MASKED_BYTES
     write, request.ignored = _parse(request.body, limits.max_batch_records, masked)
     records = write.records

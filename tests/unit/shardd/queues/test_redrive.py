@@ -164,6 +164,41 @@ async def test_letters_whose_answer_is_lost_go_before_those_of_a_later_redrive(
     assert shard.everything("dlq") == []
 
 
+async def test_more_letters_than_a_client_may_append_at_once_go_back() -> None:
+    there = There(Harness(max_batch_records=2))
+    there.shard.call("configure", QUEUE, {"type": "queue"})
+    assert (await redriven(dead(*map(letter, range(5))), there))["redriven"] == 5
+    assert data(there) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [{"max_batch_records": 2}, {"max_record_bytes": 3}, {"max_tag_bytes": 2}],
+    ids=lambda each: next(iter(each)),
+)
+async def test_a_restart_with_lower_limits_doubles_no_letter_whose_answer_was_lost(
+    there: There, lowered: dict[str, int]
+) -> None:
+    letters = [f"text {number}" for number in range(5)]
+    shard = dead(*(letter(each, tag="tag") for each in letters))
+    there.fail = "after"
+    with pytest.raises(TopicsError):
+        await redriven(shard, there)
+    there.shard.shard.commits.sync_now()
+    there.shard, there.fail = there.shard.restarted(**lowered), ""
+    for _ in range(3):
+        await carry(shard, there)
+    assert data(there) + shard.everything("dlq") == letters
+    assert not shard.shard.mover
+
+
+@pytest.mark.parametrize("lowered", [{"max_record_bytes": 3}, {"max_tag_bytes": 2}], ids=lambda each: next(iter(each)))
+async def test_letters_that_were_stored_under_higher_limits_go_back(there: There, lowered: dict[str, int]) -> None:
+    shard = dead(letter("text", tag="tag"))
+    there.shard = there.shard.restarted(**lowered)
+    assert (await redriven(shard, there))["redriven"] == 1
+
+
 async def test_redrives_that_wait_behind_a_batch_without_an_answer_get_an_error(there: There) -> None:
     shard = dead(letter(1), letter(2))
     there.fail = "after"
