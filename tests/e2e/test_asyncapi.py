@@ -65,6 +65,8 @@ def test_every_frame_is_as_documented(shared: Service) -> None:
     streamed(shared, checker, "watch", path, "caught-up")
     shared.request("DELETE", "/v0/topics/gone")
     streamed(shared, checker, "watch", path, "topic-deleted")
+    bare = shared.request("POST", "/v0/watch", {"topics": {"log": {}}, "include_data": False})
+    streamed(shared, checker, "watch", bare[1]["stream_url"], "caught-up")
     assert shared.request("PUT", "/v0/topics/jobs", {"type": "queue"})[0] == 201
     shared.request("POST", "/v0/topics/jobs", {"records": [record, {"data": 1}]})
     streamed(shared, checker, "work", "/v0/topics/jobs/work?node=w&max=2", "job")
@@ -82,6 +84,7 @@ def test_every_frame_is_as_documented(shared: Service) -> None:
         ],
         {"caught_up", "unsubscribed", "pong"},
     )
+    said(shared, checker, [{"op": "subscribe", "topic": "log", "include_data": False}], {"record", "caught_up"})
     shared.request("DELETE", "/v0/topics/sock")
     with connect(f"ws://127.0.0.1:{shared.port}/v0/ws") as socket:
         write(shared, "sock", 1)

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from gateway.streams import websocket_commands
 from gateway.streams.asyncapi import COMMANDS, document, op_of, rendered
 from gateway.streams.states import STREAM
+from proto.api import answers
 from proto.model.limits import Limits
 
 LIMITS = Limits(max_limit=77)
@@ -65,6 +66,14 @@ def test_every_field_is_described_and_every_example_fits() -> None:
             schema = {**message["payload"], "components": {"schemas": schemas}}
             for each in message["examples"]:
                 Draft202012Validator(schema).validate(each["payload"])
+
+
+@pytest.mark.parametrize("name", ["RecordFrame", "RecordMessage"])
+def test_records_of_a_stream_without_data_are_as_documented(name: str) -> None:
+    schemas = whole()["components"]["schemas"]
+    shown = schemas[schemas[name]["properties"]["records"]["items"]["$ref"].rpartition("/")[2]]
+    assert shown["required"] == ["$seq", "$ts"]
+    assert {field.encode_name for field in msgspec.structs.fields(answers.Record)} == shown["properties"].keys()
 
 
 def test_it_has_keys_limits_and_states() -> None:
