@@ -30,7 +30,7 @@ MAX_PUBLISH_DELAY_MS = 366 * 86_400_000
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADER_COUNT = 100
 DEFAULT_JOBS = 100
-"""Jobs of a peek, and letters of a redrive, that names no `max` (or names 0)."""
+"""Jobs of a peek, and letters of a redrive, that names no `max`. 0 is clamped to 1, as by a claim."""
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 86_400_000
 MAX_DELAY_MS = 86_400_000
 """Longest delay of a nack."""

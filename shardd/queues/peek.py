@@ -33,7 +33,7 @@ class Peeking:
         Raises `400`, `404`, `409` as claim does."""
         asked, request.ignored = _FORM.read(request.body)
         start = bound(asked, "first_seq", "from_seq") or 0
-        most = clamped(asked.max or DEFAULT_JOBS, 1, self._limits.max_claim)
+        most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, self._limits.max_claim)
         topic, queue = self._leases.look(request)
 
         def leaving(seq: int) -> bool:

@@ -51,7 +51,7 @@ class Redrive:
         start = bound(asked, "first_seq", "from_seq") or 0
         last = bound(asked, "last_seq", "to_seq")
         stop = MAX_U64 if last is None else last
-        most = clamped(asked.max or DEFAULT_JOBS, 1, self._staging.limits.max_claim)
+        most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, self._staging.limits.max_claim)
         topic = self._staging.directory.changing(request.topic)
         if target == topic.name:
             raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")

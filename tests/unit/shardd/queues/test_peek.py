@@ -74,6 +74,13 @@ def test_the_first_seq_is_inclusive_and_may_have_its_old_name(shard: Harness, as
     assert [job["$seq"] for job in peek(shard, **asked)["jobs"]] == [3, 4]
 
 
+@pytest.mark.parametrize(
+    ("most", "shown"), [(None, [1, 2, 3, 4]), (2, [1, 2]), (0, [1]), (-5, [1]), (9999, [1, 2, 3, 4])]
+)
+def test_the_number_of_jobs_is_clamped(shard: Harness, most: int | None, shown: list[int]) -> None:
+    assert [job["$seq"] for job in peek(shard, max=most)["jobs"]] == shown
+
+
 @pytest.mark.parametrize("asked", [{"first_seq": 3, "from_seq": 2}, {"first_seq": -1}, {"from_seq": -1}, {"max": "3"}])
 def test_nonsense_is_refused(shard: Harness, asked: dict[str, Any]) -> None:
     with pytest.raises(TopicsError) as caught:

@@ -86,6 +86,7 @@ async def test_only_letters_of_the_queue_go_back(there: There) -> None:
         ({"match": ["tag", "Glob", "a:*"]}, [1, 2, 3]),
         ({"match": ["tag", "Glob", "a:*"], "first_seq": 2}, [2, 3]),
         ({"max": 2}, [1, 2]),
+        ({"max": 0}, [1]),
         ({"max": -5}, [1]),
         ({"first_seq": 9}, []),
     ],
