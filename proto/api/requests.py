@@ -31,7 +31,9 @@ from proto.model.limits import (
 from proto.model.names import TOPIC, WATCH_SESSION
 from proto.model.topic_config import ConfigPatch
 
-_BATCH_BYTES = f"bytes of records in one answer, clamped to 1..{MAX_BATCH_BYTES}; the first record always fits"
+_BATCH_BYTES = (
+    f"bytes of records in one answer, clamped to 1..{MAX_BATCH_BYTES}; 0 is as if absent; the first record always fits"
+)
 _LEASE = f"how long a job may be held, ms; clamped to {MIN_LEASE_MS}..{MAX_LEASE_MS}"
 _OLD_NAME = {"deprecated": True}
 
@@ -307,7 +309,8 @@ class WatchRequest(Struct):
     max_batch_bytes: Annotated[
         int | None,
         about(
-            f"bytes of records in one frame, clamped to 1..{MAX_BATCH_BYTES}; the first record always fits",
+            f"bytes of records in one frame, clamped to 1..{MAX_BATCH_BYTES}; 0 means {DEFAULT_BATCH_BYTES}; "
+            "the first record always fits",
             default=DEFAULT_FRAME_BYTES,
         ),
     ] = None

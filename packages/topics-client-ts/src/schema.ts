@@ -1367,7 +1367,7 @@ export interface components {
              */
             wait_ms?: number | null;
             /**
-             * @description bytes of records in one answer, clamped to 1..8388608; the first record always fits
+             * @description bytes of records in one answer, clamped to 1..8388608; 0 is as if absent; the first record always fits
              * @default 1048576
              */
             max_batch_bytes?: number | null;
@@ -2950,7 +2950,7 @@ export interface components {
              */
             limit?: number | null;
             /**
-             * @description bytes of records in one frame, clamped to 1..8388608; the first record always fits
+             * @description bytes of records in one frame, clamped to 1..8388608; 0 means 1048576; the first record always fits
              * @default 262144
              */
             max_batch_bytes?: number | null;
