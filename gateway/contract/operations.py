@@ -136,6 +136,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=requests.ClaimRequest,
         answer=answers.ClaimedJobs,
         errors=(
+            ErrorCode.BATCH_TOO_LARGE,
             ErrorCode.TOPIC_NOT_FOUND,
             ErrorCode.NOT_A_QUEUE,
         ),

@@ -86,6 +86,8 @@ REFUSED: list[tuple[str, str, str, Any]] = [
     ("invalid_request", "GET", "/v0/topics?page_size=x", None),
     ("invalid_request", "GET", "/v0/ws", None),
     ("batch_too_large", "POST", "/v0/topics/jobs/ack", {"node": "w", "seqs": [1] * 1001}),
+    ("batch_too_large", "POST", "/v0/topics/jobs/claim", {"node": "w", "ack": {"seqs": [1] * 1001}}),
+    ("batch_too_large", "POST", "/v0/topics/jobs/claim", {"node": "w", "nack": {"seqs": [1] * 1001}}),
     ("topic_not_found", "GET", "/v0/topics/none", None),
     ("topic_not_found", "POST", "/v0/topics/none/diff", None),
     ("topic_not_found", "POST", "/v0/topics/none/ack", {"node": "w", "seqs": [1]}),

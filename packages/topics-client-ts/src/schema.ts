@@ -3544,7 +3544,7 @@ export interface operations {
                     "application/json": components["schemas"]["ClaimedJobs"];
                 };
             };
-            400: components["responses"]["400_invalid_request"];
+            400: components["responses"]["400_invalid_request_batch_too_large"];
             401: components["responses"]["401_unauthorized"];
             403: components["responses"]["403_forbidden"];
             404: components["responses"]["404_topic_not_found"];

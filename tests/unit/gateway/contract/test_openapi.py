@@ -197,6 +197,21 @@ def test_every_error_belongs_to_an_operation_except_one_of_none() -> None:
     assert MEANINGS.keys() == set(ErrorCode)
 
 
+def test_a_request_with_a_list_that_may_be_too_long_has_the_error_for_it() -> None:
+    def lists(part: Any) -> bool:
+        if isinstance(part, list):
+            return any(map(lists, part))
+        if not isinstance(part, dict):
+            return False
+        if "$ref" in part:
+            return lists(whole()["components"]["schemas"][part["$ref"].rpartition("/")[2]])
+        return part.get("maxItems") in (LIMITS.max_claim, LIMITS.max_batch_records) or any(map(lists, part.values()))
+
+    asking = {op.name for op in OPERATIONS if lists(described(op).get("requestBody"))}
+    assert asking == {op.name for op in OPERATIONS if ErrorCode.BATCH_TOO_LARGE in op.errors}
+    assert {"append", "claim", "ack"} <= asking
+
+
 def test_errors_that_pass_say_when_to_try_again() -> None:
     for name, response in whole()["components"]["responses"].items():
         assert ("Retry-After" in response.get("headers", {})) == (name[:3] in ("429", "503"))
