@@ -100,7 +100,7 @@ def _named(asked: AckRequest | ClaimAck, limits: Limits, node: str, within: str 
         raise TopicsError(
             ErrorCode.BATCH_TOO_LARGE,
             f"{within}seqs has {len(asked.seqs)} entries; at most {limits.max_claim} are allowed in one request",
-            {"count": len(asked.seqs), "max": limits.max_claim},
+            {"field": f"{within}seqs", "count": len(asked.seqs), "max": limits.max_claim},
         )
     for seq in (min(asked.seqs), max(asked.seqs)):
         check_number(f"{within}seqs", seq)

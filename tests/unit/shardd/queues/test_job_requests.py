@@ -40,7 +40,7 @@ def test_more_seqs_than_a_claim_may_have_are_a_batch_too_large(op: str) -> None:
         hold(shard, op, 1, 2, 3, 4, lease_ms=1000)
     assert caught.value.code is ErrorCode.BATCH_TOO_LARGE
     assert caught.value.status == 400
-    assert caught.value.detail == {"count": 4, "max": 3}
+    assert caught.value.detail == {"field": "seqs", "count": 4, "max": 3}
     assert hold(shard, op, 1, 2, 3, lease_ms=1000)["skipped"] == []
 
 
