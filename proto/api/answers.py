@@ -100,7 +100,7 @@ class QueueState(Struct):
     in_flight: _InFlight
     delayed: _Delayed
     dead_lettering: _DeadLettering
-    dead_lettered: Annotated[U64, about("jobs that became dead letters since the service started", examples=[0])]
+    dead_lettered: Annotated[U64, about("jobs that became dead letters since the topic was made", examples=[0])]
     waits_for: _LettersWait = UNSET
 
 
@@ -411,7 +411,7 @@ _RouterWaits = Annotated[
         examples=["topic_full"],
     ),
 ]
-_Forwarded = Annotated[U64, about("records copied since the service started", examples=[104])]
+_Forwarded = Annotated[U64, about("records copied since the router was made, or got another `dest`", examples=[104])]
 
 
 class RouterPut(RouterConfig, frozen=True, kw_only=True):

@@ -1934,7 +1934,7 @@ export interface components {
              */
             dead_lettering: number;
             /**
-             * @description jobs that became dead letters since the service started
+             * @description jobs that became dead letters since the topic was made
              * @example 0
              */
             dead_lettered: number;
@@ -2223,7 +2223,7 @@ export interface components {
              */
             guarantee: "at_least_once" | "exactly_once";
             /**
-             * @description records copied since the service started
+             * @description records copied since the router was made, or got another `dest`
              * @example 104
              */
             forwarded_total: number;
@@ -2438,7 +2438,7 @@ export interface components {
              */
             router: string;
             /**
-             * @description records copied since the service started
+             * @description records copied since the router was made, or got another `dest`
              * @example 104
              */
             forwarded_total: number;

@@ -71,6 +71,7 @@ async def test_a_router_is_made_changed_shown_and_deleted(scene: Scene) -> None:
     assert (shown["forwarded_total"], shown["preserve_tag"]) == (1, False)
     moved = await at.put("r", dest=other)
     assert (moved["created"], moved["dest"]) == (False, other)
+    assert (await at.get("r"))["forwarded_total"] == 0
     assert at.routers() == {"r": (source, other)}
     assert await at.delete("r") == {"router": "r", "deleted": True}
     assert await at.delete("r") == {"router": "r", "deleted": False}
