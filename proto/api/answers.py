@@ -123,7 +123,9 @@ class TopicState(Struct, kw_only=True):
     config: TopicConfig
     effective_priority: _Priority
     last_write_ts: Annotated[int | None, about("time of the newest append, ms since 1970; null: none yet")]
-    last_read_ts: Annotated[int | None, about("time of the newest read, ms since 1970; null: none yet")]
+    last_read_ts: Annotated[
+        int | None, about("time of the newest read, ms since 1970; null: none since the shard started")
+    ]
     queue: QueueState | UnsetType = UNSET
     quarantined: Damage | UnsetType = UNSET
 

@@ -76,7 +76,7 @@ class NewRecord(Struct, gc=False):
     delay_ms: Annotated[
         int | None,
         about(
-            "jobs of a queue only (an extension): hand it out no earlier; a log refuses any but null",
+            "jobs of a queue only (an extension): hand it out no earlier; a log refuses any but null or 0",
             minimum=0,
             maximum=MAX_PUBLISH_DELAY_MS,
         ),

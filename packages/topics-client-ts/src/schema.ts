@@ -1717,7 +1717,7 @@ export interface components {
             meta?: {
                 [key: string]: unknown;
             } | null;
-            /** @description jobs of a queue only (an extension): hand it out no earlier; a log refuses any but null */
+            /** @description jobs of a queue only (an extension): hand it out no earlier; a log refuses any but null or 0 */
             delay_ms?: number | null;
         };
         /**
@@ -2851,7 +2851,7 @@ export interface components {
             effective_priority: number;
             /** @description time of the newest append, ms since 1970; null: none yet */
             last_write_ts: number | null;
-            /** @description time of the newest read, ms since 1970; null: none yet */
+            /** @description time of the newest read, ms since 1970; null: none since the shard started */
             last_read_ts: number | null;
             queue?: components["schemas"]["QueueState"];
             quarantined?: components["schemas"]["Damage"];

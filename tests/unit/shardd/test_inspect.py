@@ -42,6 +42,14 @@ def test_a_list_counts_as_use_only_if_it_is_to(shard: Harness) -> None:
     assert read == [shard.clock.ms, None]
 
 
+def test_a_start_forgets_when_a_topic_was_read_and_not_when_it_was_written(shard: Harness) -> None:
+    before = shard.call("state", "a1")
+    shard.shard.checkpoint_now()
+    after = shard.restarted().call("state", "a1", touch=False)
+    assert (before["last_read_ts"], after["last_read_ts"]) == (shard.clock.ms, None)
+    assert after["last_write_ts"] == before["last_write_ts"] is not None
+
+
 def test_expired_records_are_in_no_figure(shard: Harness) -> None:
     shard.call("configure", "a1", {"ttl_ms": 1000})
     shard.append("a1", 4)
