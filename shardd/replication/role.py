@@ -64,6 +64,8 @@ HURRY_S = 0.025
 RETRY_S = 1.0
 DRAIN_TIMEOUT = 5.0
 ALONE_AFTER_S = 5.0
+RESTORE_S = 3600.0
+"""By so much a shard that has to be restored is behind at least: a restore may take hours."""
 REPLACED = "another machine has taken the shard over"
 LED = frozenset({"replay", "derive", "ready"})
 """Phases of shard 0 in which this machine holds it."""
@@ -307,6 +309,9 @@ class Role:
     def _do(self, outputs: Sequence[Output]) -> None:
         assert self._nursery is not None
         for each in outputs:
+            if isinstance(each, Restore):  # before anything else may ask for the lag
+                self.end_read_at = min(self.end_read_at, self._now() - RESTORE_S)
+                self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
             if isinstance(each, Request):
                 self._nursery.start_soon(self._carry, each)
             elif isinstance(each, Hold):
@@ -323,19 +328,16 @@ class Role:
         self._arrived.set()
 
     async def _carry(self, request: Request) -> None:
-        protocol = self._protocol
         answer: Answer = Result.UNKNOWN
         if isinstance(request, Apply | Restore):
             if isinstance(request, Restore) and self._meet(RoleEvent.DIFFERS, REPLACED) is not Act.MAKE_AGAIN:
                 return
-            if isinstance(request, Restore):
-                self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
             answer = await trio.to_thread.run_sync(self.local.carry, request)
             if self._meet(RoleEvent.APPLIED) is Act.FOLD and isinstance(request, Apply):  # a restored log is short
                 await self.folding.fold(self.lag_s)
         else:
             patience = self._timing.time_to_live  # as long as a part may take on a slow line
-            if isinstance(request, Renew) or (isinstance(request, Look) and protocol.state in HOLDERS):
+            if isinstance(request, Renew) or (isinstance(request, Look) and self._protocol.state in HOLDERS):
                 patience = self._timing.renewal  # what a holder asks later says as much
             if isinstance(request, CreateTerm):
                 await trio.to_thread.run_sync(self._note_claim, request)
@@ -351,7 +353,7 @@ class Role:
                     self._ahead.behind(answer.number, self._nursery)
             if answer is Result.ABSENT and self.folding.due and self._meet(RoleEvent.APPLIED) is Act.FOLD:
                 await self.folding.fold(self.lag_s)  # the log was long already when this process began to follow it
-        self._do(protocol.answered(request, answer, self._now()))
+        self._do(self._protocol.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:
             await trio.to_thread.run_sync(self.local.follow)
@@ -361,8 +363,7 @@ class Role:
     async def _fits(self, seen: Seen) -> bool:
         """Compare the settings of a term that was not seen before, while this machine does not hold the shard. Returns
         False if the store does not answer. Raises `Mismatch`."""
-        assert self.replica is not None
-        if self.replica.state not in (ReplicaState.STANDBY, ReplicaState.CLAIMING) or self._fitting == seen.nonce:
+        if self._protocol.state not in (ReplicaState.STANDBY, ReplicaState.CLAIMING) or self._fitting == seen.nonce:
             return True
         try:
             await in_thread(partial(self.objects.check_settings, (self.nonce, *self.local.previous)))
@@ -384,12 +385,11 @@ class Role:
 
     async def _hold(self) -> None:
         """Make the directory this process's before the shard is opened."""
-        assert self.replica is not None
         await in_thread(self.local.close)
-        await in_thread(partial(self.local.hold, self.replica.position, self.nonce))
+        await in_thread(partial(self.local.hold, self.position, self.nonce))
         if self._leads:
             await in_thread(self._note_settings)
-        _log.info("term_begun", term=self.replica.term, part=self.replica.position.part)
+        _log.info("term_begun", term=self._protocol.term, part=self.position.part)
         self.held.set()
         self.claimed.set()
 

@@ -12,13 +12,14 @@ import trio
 from proto.format.buffer import Buffer
 from proto.ipc.control import ShardState
 from proto.model.replication import Replication
-from shardd.replication import folding, parts, role
+from shardd.replication import folding, manifests, parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.messages import Answer, Apply, Restore
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.read_ahead import MOST
 from shardd.replication.states import ReplicaState
 from shardd.replication.store import Refused, Unreachable
+from shardd.roster.roster import READY_S
 from shardd.storage import catalog
 from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
@@ -535,6 +536,49 @@ async def test_a_shard_that_is_followed_says_by_how_much_it_is_behind(tmp_path: 
         await pair.until(lambda: two.role.lag_s < 1)
         pair.time.now += 3
         await pair.until(lambda: two.role.lag_s < 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_that_has_to_be_restored_is_far_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its holder would give it to a machine that needs hours to read it, and serves it only then."""
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", rank=0)
+        await one.open()
+        two = pair.machine("two", rank=1)
+        await pair.until(lambda: two.role.lag_s < READY_S)
+        await one.write("a", 1)
+        await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
+        two.stop()
+        await pair.until(lambda: not two.running)
+        for number in range(2, 6):
+            await one.write("a", number)
+        end = one.role.position
+        last, frame_no = end.part, end.frame_no
+        head = manifests.Head(last, 1, one.role.nonce, "of one", last + 1, frame_no, frame_no, 0, 1, [])
+        pair.store.objects[NAMES.manifest(last)] = manifests.encode(head, [])
+        for number in range(1, last + 1):  # as retention does
+            del pair.store.objects[NAMES.part(number)]
+        two.start()
+        lags: list[float] = []
+        carry, restores, restored = two.local.carry, threading.Event(), threading.Event()
+
+        def slow(request: Apply | Restore) -> Answer:
+            assert isinstance(request, Restore)
+            restores.set()
+            assert restored.wait(60)
+            return carry(request)
+
+        do = two.role._do
+        monkeypatch.setattr(two.role, "_do", lambda outputs: (do(outputs), lags.append(two.role.lag_s)))
+        monkeypatch.setattr(two.local, "carry", slow)
+        await pair.until(restores.is_set)
+        lag_s = two.role.lag_s
+        restored.set()
+        assert min(lags) >= READY_S
+        assert READY_S <= lag_s < math.inf, "JSON has no infinite numbers"
+        await pair.until(lambda: two.role.lag_s < READY_S)
+        assert two.role.position == end
         nursery.cancel_scope.cancel()
 
 
