@@ -344,9 +344,9 @@ class Role:
             with trio.move_on_after(patience):
                 if isinstance(request, ReadPart):
                     self.end_read_at = max(self.end_read_at, await self._ahead.fetched(request.number))
-                answer = await in_thread(partial(self.objects.carry, request))
-                if isinstance(answer, Seen) and not await self._fits(answer):
-                    answer = Result.UNKNOWN
+                found = await in_thread(partial(self.objects.carry, request))
+                if not isinstance(found, Seen) or await self._fits(found):
+                    answer = found  # not before: the comparison may take longer than there is patience
                 if isinstance(request, ReadPart) and answer is Result.ABSENT:
                     self.end_read_at = self._now()
                 elif isinstance(answer, Part) and self.lag_s >= BEHIND_S and self._nursery is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Container
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,11 +15,12 @@ import trio
 from proto.model.replication import Replication
 from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch, Service, Settings, Term, TermError, read_term
-from shardd.replication.messages import CreateTerm, Look, Result
+from shardd.replication.messages import CreateTerm, Look, Request, Result
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.objects import Objects
 from tests.support.bucket import MemoryStore
 from tests.support.roles import Machine, Pair
+from tests.support.shipped import TIMING
 
 NAMES = ShardNames(0)
 TTL_MS = 10_000
@@ -103,6 +107,44 @@ async def test_a_standby_that_runs_ends_when_a_term_has_other_settings(tmp_path:
         pair.store.objects[NAMES.term(2)] = msgspec.json.encode(made)
         pair.time.now += 4
         assert "term 2 of http://three has TOPICS_REPLICATION=async" in await refused(two)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_comparison_of_settings_that_takes_too_long_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", ttl_ms=TTL_MS)
+        await one.open()
+        two = pair.machine("two", replication=Replication.ASYNC, ttl_ms=TTL_MS)
+        two.role._timing = replace(TIMING, time_to_live=0.5)  # so long it waits for an answer
+        check, begun, ended, looked = two.role.objects.check_settings, trio.Event(), threading.Event(), trio.Event()
+
+        def slow(own: Container[str]) -> None:
+            if begun.is_set():
+                check(own)
+            else:
+                trio.from_thread.run_sync(begun.set)
+                ended.wait(60)
+
+        async def carried(request: Request) -> None:
+            await carry(request)
+            if begun.is_set():
+                looked.set()
+
+        carry = two.role._carry
+        monkeypatch.setattr(two.role.objects, "check_settings", slow)
+        monkeypatch.setattr(two.role, "_carry", carried)
+        with trio.fail_after(60):
+            await begun.wait()
+            two.role.take_over()
+            await looked.wait()
+        ended.set()
+        assert two.role.replica is not None
+        assert two.role.replica.seen is None, "nothing is known of a term that may have other settings"
+        assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(two)
+        assert NAMES.term(2) not in pair.store.objects
         nursery.cancel_scope.cancel()
 
 
