@@ -2,12 +2,18 @@
 
 copies of routers    made again from their sources, after the log was replayed
 seqs                 given up if another machine may have given them to records that are lost
+
+A topic whose files cannot be read gives none up. So the next start does it again, for all topics: each time, the next
+seqs of each one stay unused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from errno import EIO
+
+import structlog
+from structlog.typing import FilteringBoundLogger
 
 from proto.model.errors import not_ready, starting
 from shardd.changes import seq_reservation
@@ -17,12 +23,16 @@ from shardd.routers.copier import Copier
 from shardd.routers.copy_recovery import Restore
 from shardd.topic.topic import Deferred, Topic
 
+_log: FilteringBoundLogger = structlog.get_logger()
+
 
 class Restoring:
     """That of one shard."""
 
     _giving_up: Callable[[], None] | None = None
     """Called when every topic has given seqs up, if they have to."""
+    _owed = False
+    """Whether one could not, as its files cannot be read."""
 
     def __init__(self, staging: Staging, copier: Copier, flush: Callable[[], None]) -> None:
         """`flush` writes what was staged outside of a group of requests."""
@@ -71,16 +81,24 @@ class Restoring:
 
     def give_seqs_up(self, done: Callable[[], None]) -> None:
         """Another machine may have given seqs to records that are lost: count the next ones of each topic as used.
-        Topics whose copies are still missing follow when they are restored. Then `done` is called. Raises OSError."""
+        Topics whose copies are still missing follow when they are restored. Then `done` is called, unless the files of
+        a topic cannot be read: it is not served before a start has done this again. Raises OSError."""
         self._giving_up = done
         self._give_up(topic for topic in self._directory.visible.values() if not topic.unrestored)
 
     def _give_up(self, topics: Iterable[Topic]) -> None:
-        changes = [seq_reservation.give_up(topic, self._staging) for topic in topics if topic.unloaded is None]
+        changes = []
+        for topic in topics:
+            if topic.unloaded is None:
+                changes.append(seq_reservation.give_up(topic, self._staging))
+            else:
+                self._owed = topic.unloaded.owes_seqs = True
+                remedy = "restart the service once its files are back"
+                _log.warning("seqs_not_given_up", topic=topic.name, reason="its files cannot be read", remedy=remedy)
         self._flush()
         self._staging.commits.sync_now()
         if not all(change.done for change in changes):
             raise OSError(EIO, "the log could not be synced")
-        if self.restored and self._giving_up is not None:
+        if self.restored and self._giving_up is not None and not self._owed:
             self._giving_up()
             self._giving_up = None

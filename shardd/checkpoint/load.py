@@ -199,6 +199,8 @@ class Loader:
         frames = [*read_held(self._disk, unloaded.entry, unloaded.folder), *unloaded.frames]
         if topic.lane is not None or any(Header(frame).kind == Kind.ROUTER for frame in frames):
             raise SegmentError("its copies have to be made again: restart the service once its files are back")
+        if unloaded.owes_seqs:
+            raise SegmentError("it has to give seqs up: restart the service once its files are back")
         self._load_from(topic, frames, None)
 
     def load_again(self, topic: Topic, read: ReadSegment) -> Topic:

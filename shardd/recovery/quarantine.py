@@ -13,7 +13,8 @@
 A quarantined topic serves only its state, and can be deleted; `records` of an operation's row says whether it is
 refused. Requests that wait for it get `503 not_ready`, `reason: "damaged"`; paths are only in the log. Routers into it
 or out of it wait. An unloaded topic with routers into it comes back only by a start, because its copies may have to be
-made again. Running out of descriptors or memory is not damage.
+made again, and so does one that has to give seqs up (`shardd.restoring`). Running out of descriptors or memory is not
+damage.
 
 If the process dies, the next read finds `damaged` again, and the next start finds `unloaded`. The file of held frames
 is written and synced before the catalog that names it, like segments. A file that no catalog names is removed.

@@ -34,6 +34,8 @@ class Unloaded:
     entry: dict[str, Any]
     folder: Path
     frames: list[Buffer] = field(default_factory=list)
+    owes_seqs: bool = False
+    """Whether the topic has to give seqs up before it is written to, as only a start does."""
 
     @property
     def held(self) -> list[Path]:
