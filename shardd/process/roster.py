@@ -134,6 +134,7 @@ class RosterProcess:
         """The supervisor's news of the shards of this machine."""
         self.roster.held = {state.index: state.term for state in states if state.phase in HOLDS and state.term}
         self.roster.runs = {state.index for state in states if state.phase != "elsewhere"}
+        self.roster.failed = {state.index for state in states if state.phase == "failed"}
         self.membership.look_again()
 
     async def tidy(self) -> None:

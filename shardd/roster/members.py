@@ -80,6 +80,8 @@ class Member(Struct, frozen=True, omit_defaults=True):
     """Shard that is followed → seconds by which it is behind."""
     gives: dict[int, str] = {}
     """Shard that is held → the machine that is to have it, once it follows."""
+    fails: list[int] = []
+    """Shards that cannot run there, as far as is known."""
 
 
 class Standing(StrEnum):

@@ -47,13 +47,27 @@ def next_transfer(
     holders: Sequence[str],
     follows: Callable[[int, str], bool] = lambda *_: False,
     meant: str = "",
+    fails: Callable[[int, str], bool] = lambda *_: False,
 ) -> Transfer | None:
     """The next shard to be moved; None if all are where they may stay. `holders` has the machine of each shard's newest
     term, in the order of shards; one that is not there is none, and those who claim see to its shards. Of the shards
     that may be moved, those that the target `follows` come first: it may have another view of which one it is to get.
     The target stays the one that was `meant` until now, as long as it may get a shard: it may have begun to follow, and
-    the standing of another one may change back and forth.
+    the standing of another one may change back and forth. A target gets no shard that `fails` on it. If all that it may
+    get do, it counts as a machine that gets nothing.
     """
+    seen = dict(standings)
+    while (pair := _pair(seen, holders, meant)) is not None:
+        source, target = pair
+        held = [shard for shard, holder in enumerate(holders) if holder == source and not fails(shard, target)]
+        if held:
+            return Transfer(_choice(held, source, target, follows), source, target)
+        seen[target] = Standing.UNPROVEN
+    return None
+
+
+def _pair(standings: Mapping[str, Standing], holders: Sequence[str], meant: str) -> tuple[str, str] | None:
+    """The machine that is to give a shard away next, and the one that is to get it."""
     loads = Counter(dict.fromkeys(standings, 0))
     loads.update(holder for holder in holders if holder in standings)
     leaving = [each for each, standing in standings.items() if standing is Standing.LEAVING and loads[each]]
@@ -71,10 +85,11 @@ def next_transfer(
         return None
     source = min(sources, key=lambda each: (-loads[each], each))
     stays = meant in needy or (over and meant in targets and loads[meant] < most)
-    target = meant if stays else min(needy, key=lambda each: (loads[each], each))
-    held = [shard for shard, holder in enumerate(holders) if holder == source]
-    shard = max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
-    return Transfer(shard, source, target)
+    return source, meant if stays else min(needy, key=lambda each: (loads[each], each))
+
+
+def _choice(held: Sequence[int], source: str, target: str, follows: Callable[[int, str], bool]) -> int:
+    return max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
 
 
 def _gain(shard: int, source: str, target: str) -> int:

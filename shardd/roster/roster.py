@@ -4,7 +4,8 @@ A `Roster` gets answers and the time, and returns the request to make next:
 
     tick(now, wall_s)                → a request, if one is due and none is open
     answered(request, found, now…)   the answer; None if there was none in time
-    held, lags, runs                 set by the caller: the shards that this machine holds, follows, has a process of
+    held, lags, runs, failed         set by the caller: the shards that this machine holds, follows, has a process of,
+                                     and those whose process dies again and again
     wanted(now), rank(shard)         which shards it is to run, and when it may claim each of them
     moving                           whose next holders are to be looked for often
     spare(now)                       the shards whose files it needs no more
@@ -120,6 +121,11 @@ class Roster:
         """Shards that a process of this machine follows, with the seconds by which it is behind."""
         self.runs: Set[int] = frozenset()
         """Shards that have a process on this machine."""
+        self.failed: Set[int] = frozenset()
+        """Shards whose process cannot run on this machine, at this moment."""
+        self._failed_at: dict[int, float] = {}
+        """When each of these was last seen to. It can run if it was followed or held since. Otherwise it counts for
+        long: it is no more seen to fail when its process has ended, and that machine would be the target again."""
         self.over: Set[int] = frozenset()
         """Shards without a process here whose newest term gave no sign of life for the time to live."""
         self._unchanged_since = [math.inf] * shards
@@ -146,7 +152,7 @@ class Roster:
         would hide what another machine has written under this name; and after the latter."""
         self._gives: dict[int, str] = {}
         """The shard that this machine gives away next, and the machine that is to have it."""
-        self._published: object = (False, frozenset(), ())
+        self._published: object = (False, frozenset(), (), frozenset())
         self._other: tuple[Member, float] | None = None
         """The object under this machine's name that another process wrote, and the end of the look that showed it."""
 
@@ -175,6 +181,10 @@ class Roster:
         self._needed = needed
         known = {shard: self._needed_at.get(shard, now) for shard in range(len(self.holders))}
         self._needed_at = {**known, **dict.fromkeys(needed, now)}
+        failed_at = {**self._failed_at, **dict.fromkeys(self.failed, now)}
+        able = self.lags.keys() | self.held.keys()
+        calm = self._timing.calm
+        self._failed_at = {each: at for each, at in failed_at.items() if each not in able and now - at < calm}
 
     def rank(self, shard: int) -> float:
         """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
@@ -254,6 +264,7 @@ class Roster:
                     leaving=self._leaving,
                     lags=self._offered,
                     gives=dict(self._gives),
+                    fails=sorted(self._failed_at),
                 )
             )
         creates, self._creates = self._creates, False
@@ -271,7 +282,7 @@ class Roster:
 
     def _to_publish(self) -> object:
         followed = frozenset(shard for shard, lag in self._offered.items() if lag < READY_S)
-        return self._leaving, followed, tuple(self._gives.items())
+        return self._leaving, followed, tuple(self._gives.items()), frozenset(self._failed_at)
 
     def answered(self, request: RosterRequest, found: Found | None, now: float, wall_s: float) -> None:
         if request is not self._open:
@@ -333,7 +344,12 @@ class Roster:
 
     def _next_transfer(self) -> Transfer | None:
         meant = next(iter(self._gives.values()), "")
-        return next_transfer(self._standings, [held.machine for held in self.holders], self._follows, meant)
+        holders = [held.machine for held in self.holders]
+        return next_transfer(self._standings, holders, self._follows, meant, self._fails)
+
+    def _fails(self, shard: int, machine: str) -> bool:
+        member = self.members.member(machine)
+        return member is not None and shard in member.fails
 
     def _offer(self, now: float) -> None:
         """Only its holder gives a shard away, to a machine that has followed it to its end. It says to which one."""

@@ -177,6 +177,16 @@ async def test_the_holders_of_shards_that_do_not_run_here_are_named_as_long_as_t
         await there.link.send(Stop())
 
 
+async def test_other_machines_see_which_shards_cannot_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch) as there:
+        await there.receive(Ready)
+        await there.link.send(Shards([ShardState(0, "standby"), ShardState(1, "failed")]))
+        with trio.fail_after(60):
+            while [each.fails for each in there.members()] != [[1]]:  # noqa: ASYNC110 — a file is written
+                await trio.sleep(0.01)
+        await there.link.send(Stop())
+
+
 async def test_files_of_shards_that_are_not_needed_are_removed_if_the_bucket_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

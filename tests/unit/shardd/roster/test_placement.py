@@ -151,6 +151,32 @@ def test_of_the_shards_that_may_be_moved_one_that_the_target_follows_is() -> Non
         assert move == Transfer(wanted, "m0", "m1")
 
 
+def test_a_shard_is_moved_to_a_machine_that_can_run_it() -> None:
+    """Else nothing would be moved for as long as one machine cannot follow, and a machine that leaves would wait."""
+    members = {"a": Standing.LEAVING, "b": PLACEABLE, "g": PLACEABLE}
+
+    def moved(holders: list[str], *fails: tuple[int, str]) -> Transfer | None:
+        return next_transfer(members, holders, fails=lambda *pair: pair in fails)
+
+    for meant in ("", "b"):
+        found = next_transfer(members, ["a", "a", "g", "g"], meant=meant, fails=lambda _, machine: machine == "b")
+        assert found is not None
+        assert (found.source, found.target) == ("a", "g")
+    assert moved(["a", "a", "g", "g"], (0, "b")) == Transfer(1, "a", "b"), "it can run this one"
+    assert moved(["a", "a", "g", "g"], (1, "b")) == Transfer(0, "a", "b")
+    assert moved(["a", "b", "g", "g"], (0, "b")) == Transfer(0, "a", "g")
+    assert moved(["a", "b", "g", "g"], (0, "b"), (0, "g")) is None, "no other machine can"
+    members["g"] = Standing.HELD_BACK
+    assert moved(["a", "b", "g", "g"], (0, "b")) == Transfer(0, "a", "g")
+
+
+def test_what_one_machine_cannot_run_is_shared_by_the_others() -> None:
+    members, holders = standings(3), ["m0"] * 9
+    while (move := next_transfer(members, holders, fails=lambda _, machine: machine == "m1")) is not None:
+        holders[move.shard] = move.target
+    assert sorted(loads(members, holders)) == [0, 4, 5]
+
+
 @pytest.mark.parametrize("returns", ["m0", "m2"])
 def test_the_target_stays_when_the_standing_of_another_one_changes(returns: str) -> None:
     """Clocks that are a little wrong look right at times. A shard whose target changed each time would never move."""

@@ -91,6 +91,26 @@ def given(scene: Scene, machine: str = "a") -> HandOverState | None:
     return None if handover is None else handover.state
 
 
+def test_a_shard_that_one_machine_cannot_run_goes_to_another_one() -> None:
+    scene = Scene("a", "b", "g")
+    scene.hold("a", *range(SHARDS))
+    scene.rosters["b"].failed = set(range(SHARDS))
+    scene.wait(9)
+    assert scene.bucket.members["b"].fails == list(range(SHARDS))
+    scene.rosters["a"].leave()
+    scene.wait(9)
+    assert set(scene.bucket.members["a"].gives.values()) == {"g"}
+    scene.rosters["b"].failed = set()  # as when its process is to begin again, or is not needed any more
+    scene.wait(60)
+    assert set(scene.bucket.members["a"].gives.values()) == {"g"}
+    assert scene.bucket.members["b"].fails
+    scene.ready("b", 0)
+    scene.wait(9)
+    assert scene.bucket.members["b"].fails == list(range(1, SHARDS)), "it has followed this one"
+    scene.wait(TIMING.calm)
+    assert not scene.bucket.members["b"].fails
+
+
 # Being a member
 
 
