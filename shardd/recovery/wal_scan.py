@@ -18,6 +18,9 @@ A link (`proto.format.frame.link_of`) is checked if the checksum of the frame be
 catalog if that ends there, or because there is none before frame 1. Frames of older releases have no links. A log that
 ends before its catalog is refused. REFUSE changes nothing.
 
+What frames say to be synced was so on the machine that made them. Of a log that another machine made, only the frames
+up to the one that is known to be on this device can be damaged; what is cut after it can be had from there.
+
 CUT removes the later files, last one first, then truncates this file and syncs. If the process dies in between, the
 next recovery gives the same result.
 """
@@ -133,11 +136,12 @@ def scan(
     *,
     seed: int | None = None,
     tail: int | None = None,
+    device_no: int | None = None,
 ) -> Iterator[Found]:
-    """Yield every valid frame after `after_no`, in order. `outcome` is complete when the iterator is exhausted.
+    """Yield every valid frame after `after_no`, in order. Blocks. `outcome` is complete when the iterator has ended.
 
-    `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, None if
-    that is not known. `seed` is that of the log's links, None to pass over them. Blocks. Raises `RecoveryError`.
+    `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, if known.
+    `seed` is that of the links, None to pass over them. `device_no` as in `_refuse_damage`. Raises `RecoveryError`.
     """
     files, empty = _files(disk, directory)
     outcome.next_no = max(1, after_no + 1, *(first for first, _ in (*files, *empty)))
@@ -165,7 +169,7 @@ def scan(
                 raise RecoveryError(f"{directory / name}, offset {offset}: {error}") from None
             except FrameError as error:
                 later = [directory / n for _, n in following]
-                _refuse_damage(disk, offset, directory / name, later, outcome.next_no, error)
+                _refuse_damage(disk, offset, directory / name, later, outcome.next_no, device_no, error)
                 _refuse_short_log(directory / name, offset, outcome, after_no, empty)
                 _cut(disk, directory / name, offset, later, outcome, str(error))
                 _remove(disk, directory, empty)
@@ -265,7 +269,13 @@ def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, 
         )
 
 
-def _refuse_damage(disk: Disk, offset: int, path: Path, later: list[Path], number: int, error: FrameError) -> None:
+def _refuse_damage(
+    disk: Disk, offset: int, path: Path, later: list[Path], number: int, device_no: int | None, error: FrameError
+) -> None:
+    """Frames after `device_no` were made by another machine, and may never have been synced here; None: there are no
+    such frames."""
+    if device_no is not None and number > device_no:
+        return
     for candidate, start in [(path, offset), *((p, 0) for p in later)]:
         witness = _witness(disk.read(candidate), start, number)
         if witness is not None:

@@ -152,8 +152,10 @@ class ClosedLog:
         found = catalog.load(self._disk, self._path, owner)
         after_no, tail = (0, None) if found is None else (int(found[1]["frame_no"]), found[1].get("tail"))
         outcome = Outcome()
+        # If no process here has held the shard, the bucket has all frames, and those after the kept one may be torn.
+        device_no = None if self._before or self._mark.held or self._mark.part < 0 else self._mark.frame_no
         # A log that is another shard's, or older, is refused now, and not when this machine takes over.
-        frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail)
+        frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail, device_no=device_no)
         unkept = self._since_fold = 0
         for each in frames:
             self._since_fold += each.header.length
@@ -190,9 +192,8 @@ class ClosedLog:
         return Position(0, self._first_no() - 1)
 
     def _first_no(self) -> int:
-        reader = LogReader(self._disk, self._wal)
         try:
-            reader.seek(1, self.last_no)
+            LogReader(self._disk, self._wal).seek(1, self.last_no)
         except LogGone as gone:
             return gone.first_no
         return 1

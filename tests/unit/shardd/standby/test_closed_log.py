@@ -6,11 +6,12 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import trio
 
+from proto.format.frame import Header
 from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
@@ -96,6 +97,58 @@ def test_what_is_applied_is_what_the_holder_has(holder: Shipped, tmp_path: Path)
     assert again.follow() is Result.DONE
     assert contents(again.opened()) == contents(holder)
     assert verify(RealDisk(), again.path, again.clock, again.limits).problems == []
+
+
+def torn(standby: Files, after_no: int) -> None:
+    """What a power cut may leave: a frame behind this one is zeros, and later ones are whole."""
+    (path,) = (standby.path / "wal").iterdir()
+    data, at = bytearray(path.read_bytes()), 0
+    while Header(data, at).frame_no <= after_no:
+        at += Header(data, at).length
+    end = at + Header(data, at).length
+    data[at:end] = bytes(end - at)
+    path.write_bytes(data)
+
+
+def test_frames_that_a_power_cut_tore_are_read_from_the_bucket_again(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path, wal_segment_bytes=1 << 20)
+    written(holder, 2)
+    standby.follow()
+    standby.closed.keep(standby.position)
+    kept_no = standby.position.frame_no
+    written(holder, 3, 2)
+    standby.follow()
+    standby.closed.close()
+    torn(standby, kept_no)
+    again = Files(holder.store, tmp_path)
+    assert again.closed.last_no == kept_no
+    assert again.follow() is Result.DONE
+    assert contents(again.opened()) == contents(holder)
+
+
+@pytest.mark.parametrize("why", ["kept", "held", "held before", "claimed", "a backup"])
+def test_a_damaged_frame_that_the_bucket_may_not_have_is_refused(holder: Shipped, tmp_path: Path, why: str) -> None:
+    standby = Files(holder.store, tmp_path, wal_segment_bytes=1 << 20)
+    written(holder, 2)
+    standby.follow()
+    kept = standby.position
+    written(holder, 3, 2)
+    standby.follow()
+    standby.closed.keep(standby.position if why == "kept" else kept)
+    standby.closed.close()
+    mark = read_mark(RealDisk(), standby.path)
+    assert mark is not None
+    others: dict[str, dict[str, Any]] = {
+        "kept": {},
+        "held": {"held": True},
+        "held before": {"nonce": "11" * 16},
+        "claimed": {"claimed": "11" * 16},
+        "a backup": {"part": -1, "frame_no": 0},
+    }
+    write_mark(RealDisk(), standby.path, replace(mark, **others[why]))
+    torn(standby, kept.frame_no)
+    with pytest.raises(RecoveryError, match="it had been synced"):
+        Files(holder.store, tmp_path)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
