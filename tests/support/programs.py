@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import pytest
 
 ROOT = Path(__file__).parents[2]
+UNMEASURED = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
+"""The environment of programs that `make coverage` leaves alone: copies, and those that are judged by how they end."""
 
 
 def leave_out(needs: str) -> NoReturn:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, UNMEASURED
 
 SERVICE = "exec 3>{fifo}; echo started >&3; exec sleep 600"
 """A service that never gets ready. It has the pipe open for as long as it runs."""
@@ -73,7 +73,7 @@ def test_a_program_that_is_ended_while_its_service_starts_ends_it(
     text, arguments = PROGRAMS[name]
     program = tmp_path / "program.py"
     program.write_text(text.format(folder=str(tmp_path), fifo=str(fifo), service=starts))
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/packages/topics-history", "TMPDIR": str(tmp_path)}
+    environment = UNMEASURED | {"PYTHONPATH": f"{ROOT}:{ROOT}/packages/topics-history", "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, str(program), *arguments], cwd=ROOT, env=environment) as process:
         open_until_both = os.open(fifo, os.O_RDWR)
         with fifo.open() as service:

@@ -19,6 +19,7 @@ import pytest
 
 import pyspark_topics
 from tests.support.bucket_scene import BucketScene
+from tests.support.programs import UNMEASURED
 from tests.support.scene import Scene
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,7 @@ def test_nothing_but_pyspark_and_pyarrow_is_needed_to_read(tmp_path: Path, kind:
         timeout=60,
         cwd=tmp_path,
         check=False,
+        env=UNMEASURED,
     )
     assert done.returncode == 0, done.stderr
     values, others = json.loads(done.stdout)

@@ -44,10 +44,11 @@ def test_a_token_of_the_environment_goes_to_the_service_that_the_environment_nam
 def test_a_service_that_is_down_is_told_within_ten_seconds(
     hung: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # while it does not listen, it refuses, and no other process gets the port
+        if hung:
+            listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        if not hung:
-            listener.close()
         began = time.monotonic()
         assert cli.main(["report", "--url", url]) == 2
         assert time.monotonic() - began < 10
