@@ -191,23 +191,26 @@ class Forward:
                     await pull.joined.wait()
                 continue
             pull.at = min(lane.cursor for _, lane in members)
-            pulled = await self._ask(pull.source, members[0][1], pull.at, members)
+            pulled = await self._ask(pull, members)
             await self._shard.pressure.calm()
             if pulled is not None:
                 pull.at = pulled.upto
                 await self._copy_all(pull, pulled)
 
-    async def _ask(self, source: str, lane: Lane, after: int, members: list[tuple[Topic, Lane]]) -> Pulled | None:
-        """Pull from the source after `after`. Returns None, after a pause, if the source cannot be asked now or is
+    async def _ask(self, pull: _SourcePull, members: list[tuple[Topic, Lane]]) -> Pulled | None:
+        """Pull from the source after `pull.at`. Returns None, after a pause, if the source cannot be asked now or is
         gone; if it is gone, its routers are removed first."""
         try:
-            return await self._pull(lane, after, wait=True)
+            return await self._pull(members[0][1], pull.at, wait=True)
         except TopicsError as error:
             if error.code is ErrorCode.TOPIC_NOT_FOUND:
-                log.info("routers_removed", source=source, reason="their source does not exist any more")
-                for topic, _ in members:
-                    if not topic.lane or topic.lane.held:
-                        continue  # the deletion of the source, which is in progress, removes its routers
+                # Meanwhile, routers may have got another source. A lane on hold is left to what holds it: the deletion
+                # of the source, which is in progress, removes its routers.
+                left = [topic for topic, _ in members if self._exists(topic, pull)]
+                gone = [topic for topic in left if topic.lane and not topic.lane.held]
+                if gone:
+                    log.info("routers_removed", source=pull.source, reason="their source does not exist any more")
+                for topic in gone:
                     self._shard.routing.drop(topic)
                 self._shard.flush()
             await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)

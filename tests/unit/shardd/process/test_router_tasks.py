@@ -105,3 +105,30 @@ async def test_copies_that_are_undone_for_ever_are_tried_again_with_pauses(
         await trio.sleep(1)
         assert net.data("c") == [0, 1, 2, 3]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_former_source_that_is_deleted_leaves_a_router_that_got_another_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The pull of the former source is still parked then, and answered with `404`."""
+    net = Net(1)
+    harness = net.shards[0]
+    net.router("r", "a", "b")
+    harness.call("configure", "c")
+    forward = Forward(harness.shard, Peers(harness.shard, 0, links(1, timeout_s=20)))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(forward.run)
+        await trio.sleep(1)
+        net.router("r", "c", "b")
+        harness.call("delete_topic", "a")
+        await trio.sleep(1)
+        assert harness.shard.routing.routers()["r"].config.source == "c"
+        harness.append("c", 1)
+        net.sync()
+        await trio.sleep(1)
+        assert net.data("b") == [1]
+        harness.call("delete_topic", "c")
+        await trio.sleep(1)
+        net.sync()
+        assert not harness.shard.routing.routers()
+        nursery.cancel_scope.cancel()
