@@ -38,8 +38,8 @@ _OUR_STAMP = re.compile(
     rb'\A\{"_topics_router":\{"router":"[^"\\]*","source":"[^"\\]*","epoch":\d+,"seq":\d+,"key":"[^"\\]*"\}(?:,|(?=\}))'
 )
 """The stamp as a router writes it, in front of all other members. Any other text is parsed before it is changed."""
-_MAY_BE_STAMPED = re.compile(rb'_topics_router"|\\u00[57]')
-"""The reserved name, or an escape of a character of its beginning or end."""
+_MAY_BE_STAMPED = re.compile(rb'_topics_router"|\\u00[567]')
+"""The reserved name, or an escape of a character that may be one of its own."""
 _ONE_MORE = bytes(min(hops + 1, 255) for hops in range(256))
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 _FRESH = bytes(1 if hops < MAX_HOPS else 0 for hops in range(256))

@@ -38,6 +38,9 @@ def stamped(*metas: bytes | None) -> list[bytes]:
         (b'{"mine":"{\\"_topics_router\\":{}}"}', b'"mine":"{\\"_topics_router\\":{}}"'),
         (b'{"_topics\\u005frouter":{"seq":1},"mine":1}', b'"mine":1'),
         (b'{"_topics_route\\u0072":1}', b""),
+        (b'{"_t\\u006fpics_router":1,"mine":1}', b'"mine":1'),
+        (b'{"_topics_r\\u006Futer":1,"mine":1}', b'"mine":1'),
+        (b'{"mine":"\\u006f"}', b'"mine":"\\u006f"'),
         (b'{"\\u005ftopics_router":1,"mine":"\\ud800"}', b'"mine":"\\ud800"'),
     ],
 )
