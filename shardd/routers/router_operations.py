@@ -102,7 +102,9 @@ class Routing:
         self._check_reading(request.options.reading)
         options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
-        fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options.epoch))
+        other = lane is not None and (lane.source, lane.epoch) != (config.source, options.epoch)
+        # The others stay, unless their source is gone: a topic of its name that was created later is another one.
+        fresh = lane is None or (other and (not others or lane.source == config.source))
         if not fresh and lane is not None and lane.source != config.source:
             raise fan_in(config.dest, None)  # the key is not known here, nor whether it may know the source
         before = None if lane is None else lane.routers.get(name)

@@ -171,3 +171,18 @@ def test_copies_that_are_made_during_a_checkpoint_are_left_for_the_next_one(at: 
     shard.checkpoint_now()
     assert at.done(hold)
     assert at.done(at.hold())
+
+
+def test_a_router_from_a_source_that_was_created_again_displaces_those_from_the_former_one(at: Scene) -> None:
+    """The deletion of the source was interrupted before it removed them. The lane's source is gone for ever."""
+    at.there.shard.checkpoint_now()
+    at.net.of(at.source).call("delete_topic", at.source)
+    assert at.net.router("new", at.source, at.dest)["created"] is True
+    assert list(at.there.shard.routing.routers()) == ["new"]
+    at.write(2)
+    assert at.net.data(at.dest) == [1, 2]
+    at.net.router("newer", at.source, at.dest)
+    assert list(at.there.shard.routing.routers()) == ["new", "newer"]
+    at.net.crash()
+    at.write(3)
+    assert at.net.data(at.dest) == [1, 2, 3, 3]
