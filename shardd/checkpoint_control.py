@@ -47,17 +47,20 @@ class CheckpointControl:
         self._follower = follower
         self._flush = flush
         self._logged_before = self._logged_earlier = 0
+        self._jumps_before = self._jumps_earlier = 0
+        """`Directory.jumps` when the last checkpoint was begun, and the one before."""
         self.wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
 
     @property
     def due(self) -> bool:
         """True if a checkpoint should be made: enough has been logged or copied since the last one, it would write
-        enough, a router request waits for one, or one may free space that is needed."""
+        enough, a router request waits for one, the clock was set ahead, or one may free space that is needed."""
         return self._restoring.restored and (
             self.logged_bytes >= self._limits.checkpoint_bytes
             or self._space.due
             or bool(self._routing.unsaved)
+            or self._directory.jumps != self._jumps_before
             or self.may_free_space
         )
 
@@ -103,6 +106,7 @@ class CheckpointControl:
     def planning(self, last: bool = False) -> Generator[None, None, Plan]:
         """Plan a checkpoint in slices, between which requests may be handled. Returns the plan."""
         self._logged_earlier, self._logged_before = self._logged_before, self._logged_before + self.logged_bytes
+        self._jumps_earlier, self._jumps_before = self._jumps_before, self._directory.jumps
         yield from self._routing.saving()
         if self._space.low:
             self._commits.rotate()  # only whole log files can be removed
@@ -124,7 +128,7 @@ class CheckpointControl:
             self._follower.copy.checkpointed()
         else:
             self._checkpoints.abandon(plan)
-            self._logged_before = self._logged_earlier
+            self._logged_before, self._jumps_before = self._logged_earlier, self._jumps_earlier
         self._space.checkpoint_ended(good, self._checkpoints.inventory.catalog_may_have)
         self._routing.saved(error)
         self._flush()

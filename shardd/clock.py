@@ -10,7 +10,8 @@ After that it adds the time since the machine's boot (CLOCK_BOOTTIME, which incl
     back where it was            continues unchanged (`clock_back`)
     ahead for five minutes       is set to the wall clock (`clock_set`), which counts as corrected. Leases, delays,
                                  idempotency windows and sessions move with it (`jumped`), so they last as long as
-                                 before. Records are then older by the difference, and their TTL includes it
+                                 before; a checkpoint saves this. Records are then older by the difference, and their
+                                 TTL includes it
     behind for five minutes      is slewed towards it, by at most a tenth of the time that passes
 
 The shard's time never goes back, so commit times never decrease. It never stands still, so nothing waits for a time far

@@ -40,6 +40,8 @@ class Directory:
         loaded from."""
         self.renamed: Callable[[str], None] = lambda name: None
         """Called with the name of each topic that becomes visible, or ceases to be."""
+        self.jumps = 0
+        """How often the clock was set ahead. Until a checkpoint has them, the times that moved are in memory only."""
 
     def new_id(self) -> int:
         """A new topic id. Ids are in the log, so none is used twice, also across restarts. A topic's first id is also
@@ -175,6 +177,7 @@ class Directory:
             if topic.queue is not None:
                 topic.queue.shift(ms)
         self.sessions.shift(ms)
+        self.jumps += 1
 
     def expire_topic(self, topic: Topic, now_ms: int) -> None:
         topic.expire(now_ms)

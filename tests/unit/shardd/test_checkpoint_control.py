@@ -74,6 +74,22 @@ def test_after_a_failed_checkpoint_what_was_logged_before_it_counts_again() -> N
     assert copy.told.count("checkpointed") == 1
 
 
+def test_a_clock_that_was_set_ahead_makes_a_checkpoint_due_until_one_is_made() -> None:
+    shard = Harness()
+    shard.clock.jumped(1000)
+    plan = control(shard).begin()
+    assert not control(shard).due
+    control(shard).end(plan, OSError(5, "injected"))
+    assert control(shard).due
+    plan = control(shard).begin()
+    shard.clock.jumped(1000)
+    shard.shard.checkpoints.writer.write(plan)
+    control(shard).end(plan)
+    assert control(shard).due, "the plan may lack the second one"
+    shard.shard.checkpoint_now()
+    assert not control(shard).due
+
+
 def test_the_copy_learns_of_a_checkpoint_when_the_last_slice_has_adopted_it() -> None:
     shard = Harness()
     copy = Copy()

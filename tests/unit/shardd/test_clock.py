@@ -242,6 +242,33 @@ class TestShard:
         there.pass_(31_000)
         assert there.count("t") == 0
 
+    def test_a_clock_that_was_corrected_for_good_is_still_right_after_a_kill(self, there: Stepping) -> None:
+        """A correction is in no log: it makes a checkpoint due, also in a shard that is idle."""
+        there.shard.call("append", "q", {"records": [{"data": 1, "delay_ms": 600_000}, {"data": 2}]})
+        there.machine.set(DAY_MS)
+        there.pass_(round(CONFIRM_S * 1000) - 10_000)
+        assert claimed(there.shard) == [2]
+        there.shard.append("q", 3, idempotency_key="k")
+        assert claimed(there.shard) == [3]
+        there.shard.settle()
+        there.shard.shard.checkpoint_now()
+        control = there.shard.shard.control
+        assert not control.due
+        there.pass_(20_000)
+        assert control.due
+        assert control.worth
+        there.shard.shard.checkpoint_now()
+        assert not control.due
+        there.restarted()
+        assert claimed(there.shard) == [], "the delay and the leases last"
+        assert there.shard.append("q", 3, idempotency_key="k")["deduped"] is True
+        there.pass_(11_000)
+        assert claimed(there.shard) == [2, 3]
+        there.pass_(600_000 - round(CONFIRM_S * 1000) - 22_000)
+        assert 1 not in claimed(there.shard)
+        there.pass_(2000)
+        assert 1 in claimed(there.shard)
+
     def test_steps_are_counted_and_told(self, there: Stepping) -> None:
         there.machine.set(-DAY_MS)
         there.pass_(1000)
