@@ -301,10 +301,12 @@ def _router(
         if missing := _uncopied(source, copies, same):
             yield _missing(place, dest, missing, whole)
         return
-    stamp = f.from_json(f.col("meta").cast("string"), "_topics_router struct<router: string, epoch: long, seq: long>")
+    form = "_topics_router struct<router: string, source: string, epoch: long, seq: long>"
     marked = (
-        copies.withColumn("stamp", stamp["_topics_router"])
-        .where((f.col("stamp.router") == name) & (f.col("stamp.epoch") == lane["epoch"]))
+        copies.withColumn("stamp", f.from_json(f.col("meta").cast("string"), form)["_topics_router"])
+        # An epoch is unique in the source's shard only, and the router may have had another source.
+        .where((f.col("stamp.router") == name) & (f.col("stamp.source") == lane["source"]))
+        .where(f.col("stamp.epoch") == lane["epoch"])
         .withColumn("seq", f.col("stamp.seq"))
         .where(f.col("seq") <= lane["cursor"])
     )

@@ -335,8 +335,10 @@ def test_an_audit_compares_routers_destinations_with_their_source(spark: Spark, 
             return records
 
         until(lambda: len(copies()) == 20, "the copies")
-        mark = copies()[4]["meta"]["_topics_router"]
+        mark, later = (copies()[n]["meta"]["_topics_router"] for n in (4, 6))
         forged = [{"data": "other", "tag": "t1", "meta": {"_topics_router": mark}}]
+        # As the router's copies are if it had another source before, which has the same epoch in another shard.
+        forged.append({"data": "former", "tag": "t1", "meta": {"_topics_router": later | {"source": "former"}}})
         service.request("POST", "/v0/topics/dst", {"records": forged})
         service.request("POST", "/v0/topics/dst/delete", {"match": "t2"})
         assert service.stop() == 0
