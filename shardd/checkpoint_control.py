@@ -59,7 +59,7 @@ class CheckpointControl:
         return self._restoring.restored and (
             self.logged_bytes >= self._limits.checkpoint_bytes
             or self._space.due
-            or bool(self._routing.unsaved)
+            or self._routing.unsaved.due
             or self._directory.jumps != self._jumps_before
             or self.may_free_space
         )

@@ -310,6 +310,8 @@ class Shard:
         self.names.deliver()
         self.pulls.wake()
         self.scheduler.deliver()
+        if self.routing.unsaved:
+            self.control.look()  # after a sync: copies that a router request waits for may be visible now
 
     def _refuse_damaged(self) -> None:
         """Refuse the parked requests of topics that have just been quarantined."""

@@ -181,6 +181,7 @@ TRANSIENT = frozenset(
     {
         "block",
         "catalogued",
+        "copies_staged",
         "counted_in",
         "holes",
         "last_read_ts",

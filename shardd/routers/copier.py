@@ -140,6 +140,7 @@ class Copier:
         if self.staging.limits.max_total_bytes:
             topic.records.promised(self.staging.promises, taken)
         lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.position.next_seq - 1, ts, True
+        topic.copies_staged += 1
         self.staging.stage(_Copied(topic, self, lane, made, first_seq, ts, before))
         seq_reservation.pushed_out(topic, self.staging)
 
@@ -180,7 +181,7 @@ class _Copied(TopicChange, eq=False):
 
     def apply(self, timing: Timing) -> None:
         topic, staging = self.topic, self.copier.staging
-        topic.records.unstaged(self.made.records, self.made.size)
+        self._unstaged()
         head_before = topic.records.head_seq
         self.copier.carry_out(topic, self.lane, self.made, self.ts)
         self._kept()
@@ -189,9 +190,13 @@ class _Copied(TopicChange, eq=False):
     def undo(self, error: TopicsError) -> None:
         topic, lane = self.topic, self.lane
         topic.position.give_back(self.first_seq)
-        topic.records.unstaged(self.made.records, self.made.size)
+        self._unstaged()
         self._kept()
         lane.cursor, lane.head, lane.ts, lane.unpinned = self.before
+
+    def _unstaged(self) -> None:
+        self.topic.copies_staged -= 1
+        self.topic.records.unstaged(self.made.records, self.made.size)
 
     def _kept(self) -> None:
         if self.copier.staging.limits.max_total_bytes:

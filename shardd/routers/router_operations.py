@@ -32,7 +32,7 @@ from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_foun
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import RoutersChanged as RoutersFrame
-from shardd.routers.holds import Holds
+from shardd.routers.holds import Holds, Waiter, Waiting
 from shardd.routers.source import forwardable
 from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
@@ -41,7 +41,6 @@ from shardd.topic.topic import Topic
 
 LOOK = 4096
 """Topics visited between two breaks."""
-Waiter = Callable[[TopicsError | None], None]
 
 _PutRequest = Request[RouterPut]
 
@@ -50,8 +49,7 @@ class Routing:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._directory = staging.directory
-        self.unsaved: list[Waiter] = []
-        """The callbacks for the next checkpoint, which saves all present copies."""
+        self.unsaved = Waiting()
         self._holds = Holds(staging.clock)
         self.expire = self._holds.expire
         self._saving: tuple[list[Waiter], list[tuple[Lane, int]]] = [], []
@@ -90,7 +88,7 @@ class Routing:
         topic = self._directory.assigned.get(config.dest)
         lane = None if topic is None else topic.lane
         if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options.epoch):
-            self._when_saved(lane, request, respond, change)
+            self._when_saved(topic, request, respond, change)
         else:
             change(None)
 
@@ -147,7 +145,7 @@ class Routing:
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
-        self._when_saved(None if topic is None else topic.lane, request, respond, remove)
+        self._when_saved(topic, request, respond, remove)
 
     def _check_reading(self, reading: Reading) -> None:
         """Raises `503` for a change that rests on an earlier reading than the latest: its registrar is gone or gave it
@@ -156,12 +154,13 @@ class Routing:
             raise not_ready("the routers were read again before this change, which was not made", outcome="not_done")
 
     def _when_saved(
-        self, lane: Lane | None, request: Request[RouterPut] | Request[RouterDelete], respond: Respond, work: Waiter
+        self, topic: Topic | None, request: Request[RouterPut] | Request[RouterDelete], respond: Respond, work: Waiter
     ) -> None:
-        """Calls `work` when a checkpoint has saved every copy of the lane; at once if one has already. Raises `503` as
-        `_check_reading`."""
+        """Calls `work` when a checkpoint has saved every copy of the topic's lane, staged ones too; at once if one has
+        already. Raises `503` as `_check_reading`."""
         contained = self._contained(request, respond, work)
-        if lane is None or not lane.unsaved:
+        lane = None if topic is None else topic.lane
+        if topic is None or lane is None or not (lane.unsaved or topic.copies_staged):
             contained(None)
             return
 
@@ -173,7 +172,7 @@ class Routing:
         # On hold, the lane adds no copies, so the checkpoint saves all of them.
         with indivisible:
             self._holds.hold(lane, request)
-            self.unsaved.append(then)
+            self.unsaved.add([topic], then)
 
     def drop(self, topic: Topic) -> None:
         """Removes the topic's routers, because their source no longer exists."""
@@ -199,8 +198,7 @@ class Routing:
 
         Options: `source`, `release`.
         """
-        lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
-        release, unsaved = request.options.release, False
+        release, unsaved, staged = request.options.release, False, list[Topic]()
 
         def held(error: TopicsError | None) -> None:
             if error is not None:
@@ -208,15 +206,18 @@ class Routing:
             respond(Reply(request.id))
 
         with indivisible:
-            for lane in lanes:
-                if lane.source == request.options.source:
+            for topic in self.destinations():
+                lane = topic.lane
+                if lane is not None and lane.source == request.options.source:
                     if release:
                         self._holds.release(lane)
                     else:
                         self._holds.hold(lane, request)
                     unsaved = unsaved or lane.unsaved
-            if unsaved and not release:
-                self.unsaved.append(self._contained(request, respond, held))
+                    if topic.copies_staged:
+                        staged.append(topic)
+            if (unsaved or staged) and not release:
+                self.unsaved.add(staged, self._contained(request, respond, held))
             else:
                 held(None)
 
@@ -225,8 +226,7 @@ class Routing:
     def saving(self) -> Generator[None, None, None]:
         """Notes the lanes that the checkpoint which now begins saves: they are unsaved until it has ended. Yields after
         every `LOOK` topics."""
-        self._saving = self.unsaved, []
-        self.unsaved = []
+        self._saving = self.unsaved.take(), []
         for looked, topic in enumerate(list(self._directory.visible.values()), 1):
             lane = topic.lane
             if lane is not None and lane.routers and lane.unsaved and topic.unloaded is None:

@@ -43,6 +43,8 @@ class Topic:
         self.lane: Lane | None = None
         """The lane as it will be when everything staged is committed; None if the topic never had a router."""
         self.lane_visible: Lane | None = None
+        self.copies_staged = 0
+        """Number of staged changes that are copies, of this lane and of those before it."""
         self.deferred: deque[Deferred] = deque()
         """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
         ready."""

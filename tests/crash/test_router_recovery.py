@@ -383,6 +383,85 @@ def test_a_deleted_router_has_saved_its_copies(net: Net) -> None:
     assert net.of(b).call("router_graph")["routers"] == []
 
 
+@pytest.mark.parametrize("change", ["deletion", "another source", "deleted source"])
+@pytest.mark.parametrize("before", ["nothing", "unsaved copies", "a checkpoint that has begun"])
+def test_copies_that_wait_for_a_sync_are_saved_before_their_router_goes(net: Net, change: str, before: str) -> None:
+    """They stand behind a change of their topic, and no checkpoint has them before that one is synced."""
+    a, b = ends(net)
+    other = name_in(0, "other", len(net.shards))
+    there, copies = net.of(b), [1]
+    net.of(other).call("configure", other)
+    there.call("configure", b, {"durability": "fsync"})
+    net.router("r", a, b)
+    if before != "nothing":
+        write(net, a, 0)
+        net.settle()
+        copies.insert(0, 0)
+    write(net, a, 1)
+    net.sync()
+    there.send("append", b, {"records": [{"data": "fsynced"}]})
+    there.shard.flush()
+    assert net.step(b)
+    begun = there.shard.control.begin() if before == "a checkpoint that has begun" else None
+    if change == "deletion":
+        ident = there.send("router_delete", b, router="r")
+    elif change == "another source":
+        config = as_map(RouterConfig(other, b))
+        ident = there.send("router_put", b, router="r", config=config, epoch=net.topic(other).epoch, head=0)
+    else:
+        ident = there.send("router_hold", source=a)
+    there.shard.flush()
+    if begun is not None:
+        there.shard.checkpoints.writer.write(begun)
+        there.shard.control.end(begun)
+    assert not there.shard.control.due, "a checkpoint would lack the copies"
+    there.shard.checkpoint_now()
+    assert ident not in there.replies
+    calls: list[bool] = []
+    there.shard.control.wanted = lambda: calls.append(there.shard.control.due)
+    there.shard.commits.sync_now()
+    assert calls == [True], "nothing else may come that looks at the copies"
+    there.shard.checkpoint_now()
+    net.sync()
+    answer = there.replies[ident]
+    assert isinstance(answer, Reply)
+    assert answer.error is None
+    net.of(a).call("delete_topic", a)
+    net.crash()
+    assert net.data(b) == [*copies[:-1], "fsynced", 1]
+
+
+def test_copies_that_are_undone_hold_up_no_deletion_of_their_router(net: Net) -> None:
+    a, b = ends(net)
+    there = net.of(b)
+    there.call("configure", b, {"durability": "fsync"})
+    net.router("r", a, b)
+    write(net, a, 1)
+    net.sync()
+    there.send("append", b, {"records": [{"data": "fsynced"}]})
+    there.shard.flush()
+    assert net.step(b)
+    deletion = there.send("router_delete", b, router="r")
+    assert isinstance(there.disk, FaultDisk)
+    there.disk.fail["sync"] = OSError(5, "input/output error")
+    there.shard.commits.sync_now()
+    del there.disk.fail["sync"]
+    assert net.data(b) == []
+    there.shard.flush()
+    assert there.shard.control.due
+    there.shard.checkpoint_now()
+    there.shard.commits.sync_now()
+    answer = there.replies[deletion]
+    assert isinstance(answer, Reply)
+    assert answer.error is not None, "the shard is read-only"
+    lane = net.topic(b).lane
+    assert lane is not None
+    assert not lane.held
+    net.crash()
+    net.settle()
+    assert net.data(b)[-1] == 1
+
+
 def test_a_deletion_is_answered_when_its_router_is_listed_no_more(net: Net) -> None:
     a, b = ends(net)
     net.router("r", a, b)
