@@ -10,7 +10,8 @@ as large. A busy topic waits for ten syncs more so, once in a process.
 An ephemeral topic logs a *ceiling* and continues after it. A `disk` topic logs the ceiling with the machine's boot id.
 The ceiling counts only in another boot: while the machine runs, the kernel keeps all that was written. A checkpoint
 drops the reservation of a topic whose frames are all synced; the topic's next write makes a new one. The
-checkpoint of a standby keeps it: the shard continues elsewhere.
+checkpoint of a standby keeps it: the shard continues elsewhere. So does that of a salvage, for a topic whose copies
+are still to be made again: it has not given up the seqs of what it lost.
 
     process dies     same boot: a `disk` topic continues where its log ends
     machine dies     the topic continues after the ceiling. The next reservation logs the jump (`next_seq`); until

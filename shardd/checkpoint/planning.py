@@ -111,7 +111,8 @@ class Planner:
     def _plan_topic(self, whole: Plan, topic: Topic, now: int, synced_no: int, last: bool) -> None:
         if topic.unloaded is None:
             self._inventory.let_go(topic.records.drop_dead())
-        if topic.position.logged_no <= synced_no and not self.elsewhere:
+        # An unrestored topic has not given up the seqs of what it lost: a salvage makes checkpoints before that.
+        if topic.position.logged_no <= synced_no and not (self.elsewhere or topic.unrestored):
             topic.position.reserve(topic.position.ceiling, "")
         plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)
@@ -125,7 +126,8 @@ class Planner:
     def _planned(self, topic: Topic, now: int, last: bool, as_of: int | None) -> TopicPlan:
         if topic.unloaded is not None:
             return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
-        plan = TopicPlan(topic, topic.config, dump(topic, kept(topic, last, now, as_of)), list(topic.segments))
+        state = kept(topic, last and not topic.unrestored, now, as_of)
+        plan = TopicPlan(topic, topic.config, dump(topic, state), list(topic.segments))
         plan.batches = [(batch, batch.delete_flags()) for batch in topic.records.unstored(topic.lasting_seq)]
         plan.fields["sum"] = topic.records.sequence.sum_upto(topic.lasting_seq)
         for batch in topic.records.batches:

@@ -13,6 +13,7 @@ from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
+from tests.support.routed import Net
 
 LIMITS: dict[str, Any] = {
     "cache_bytes": 0,
@@ -306,3 +307,26 @@ def test_records_that_an_ephemeral_topic_has_from_another_class_stay() -> None:
     found = run(disk)
     assert (found["kind"], found["lost"], found["kept"]) == ("salvaged", [[2, 2]], 2)
     assert records(Harness(disk, **LIMITS))[0] == [0, 2]
+
+
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_after_a_power_cut_another_topic_that_routers_write_to_gives_no_seq_again(durability: str) -> None:
+    net = Net(1, **LIMITS)
+    shard = net.of("bad")
+    for number in range(3):
+        shard.append("bad", number, config=DURABLE)
+        checkpoint(shard)
+    shard.call("configure", "dest", {"durability": durability})
+    shard.call("configure", "source", DURABLE)
+    net.router("r", "source", "dest")
+    shard.append("source", 1, 2)
+    net.settle()
+    assert shard.append("dest", "seen")["first_seq"] == 3
+    assert isinstance(shard.disk, FaultDisk)
+    after = shard.disk.after_crash("drop")
+    (path,) = (path for path in segments(after) if "source" not in str(path))
+    after.names[path].data[100] ^= 1
+    assert run(after)["kind"] == "salvaged"
+    net.shards[0] = Harness(after, net.clock, **LIMITS)
+    net.restore()
+    assert net.of("dest").append("dest", "another")["first_seq"] > 3
