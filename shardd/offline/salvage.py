@@ -40,6 +40,7 @@ from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import set_apart
+from shardd.storage.owner import Owner, owner_of
 from shardd.storage.segment import MARK_MASK, Segment, chained, from_index, load_batches
 from shardd.topic.gaps import Gaps
 from shardd.topic.topic import Topic
@@ -84,7 +85,7 @@ def salvage(
     if topic.unloaded is None:
         yield {"kind": "sound", "topic": name}  # the topic has no files
         return
-    source = None if backup is None else _backed_up(disk, backup, clock, limits, topic)
+    source = None if backup is None else _backed_up(disk, backup, clock, limits, topic, owner_of(disk, path))
     found = _Found()
     whole = _rebuilt(shard, disk, topic, found, source)
     if not found.problems:
@@ -107,8 +108,13 @@ def salvage(
     }
 
 
-def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic) -> Topic:
+def _backed_up(
+    disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic, owner: Owner
+) -> Topic:
     path, cold = backup
+    # Not the shard's number: the service may have been resharded since.
+    if wrong := Owner(owner.service).mismatch(Owner(owner_of(disk, path).service)):
+        raise RecoveryError(f"{path} {wrong}: take a backup of this one")
     limits = msgspec.structs.replace(limits, cold_dir=str(cold))
     shard = opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
     source = shard.directory.visible.get(topic.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from proto.format.frame import check
 from shardd.offline.salvage import SECTOR, salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage.owner import MANIFEST
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 from tests.support.routed import Net
@@ -179,6 +181,40 @@ def test_a_backup_fills_what_is_lost() -> None:
     assert (found["lost"], found["restored"]) == ([], 15)
     expected = [*(n for n in range(40) if n not in (4, 17)), "in the log"]
     assert records(Harness(disk, **LIMITS)) == (expected, [])
+
+
+def made_by(disk: FaultDisk, service: int, path: Path = SHARD) -> None:
+    """Make a shard with a topic `bad` of three records. All services have the same names, ids, epochs and seqs."""
+    file = disk.create(path.parent / MANIFEST)
+    file.write([json.dumps({"format": 1, "shards": 2, "created_ms": service}).encode()])
+    file.sync()
+    disk.sync_dir(path.parent)
+    shard = Harness(disk, path=path, cache_bytes=0)
+    for number in range(3):
+        shard.append("bad", f"{service}/{number}", config=DURABLE)
+        checkpoint(shard)
+    shard.shard.close()
+
+
+def test_a_backup_of_another_service_is_refused() -> None:
+    disk, backup = FaultDisk(), Path("/backup/shard-00")
+    made_by(disk, 1)
+    made_by(disk, 2, backup)
+    disk.names[segments(disk)[0]].data[100] ^= 1
+    before = {path: bytes(node.data) for path, node in disk.names.items()}
+    with pytest.raises(RecoveryError, match="is of service 2, and this is service 1: take a backup of this one"):
+        run(disk, backup=(backup, Path("/backup/cold")))
+    assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+
+
+def test_a_backup_from_before_a_reshard_is_of_the_same_service() -> None:
+    disk, backup = FaultDisk(), Path("/backup/shard-01")
+    made_by(disk, 1)
+    made_by(disk, 1, backup)
+    disk.names[segments(disk)[0]].data[100] ^= 1
+    found = run(disk, backup=(backup, Path("/backup/cold")))
+    assert (found["lost"], found["restored"]) == ([], 1)
+    assert records(Harness(disk, **LIMITS)) == (["1/0", "1/1", "1/2"], [])
 
 
 def test_frames_that_were_held_are_replayed() -> None:

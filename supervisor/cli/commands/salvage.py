@@ -24,7 +24,7 @@ def salvage(
         typer.Option(
             "--from",
             metavar="BACKUP",
-            help="Take lost records from this backup, or from the newest in this directory of backups.",
+            help="Take lost records from this backup of the service, or from the newest in this directory of backups.",
             show_default=False,
         ),
     ] = None,
