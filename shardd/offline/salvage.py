@@ -17,6 +17,9 @@ seqs are taken from it instead. Records of these seqs that were deleted after th
 
 If the process dies before step 5, the topic has not changed, and files that no catalog names are overwritten or
 removed. After step 5 the topic is sound, and the next start does the rest. Needs free space for a copy of the topic.
+
+A directory that is copied to a bucket is refused: no frame says that the topic has a new id, so all that read the
+bucket would take its later frames for those of no topic, or of a deleted one.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
 from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.replication.attach import MARK
 from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, ReadOnlyDisk
@@ -72,6 +76,12 @@ def salvage(
     Yields one map, of `kind` `sound`, or `salvaged` with `problems`, `lost`, `kept` and `restored`. Blocks. Raises
     `RecoveryError` if it is not possible, and then nothing has changed; OSError.
     """
+    if MARK in disk.list(path):
+        raise RecoveryError(
+            f"{path / MARK} says that a bucket has a copy of this shard, which would not get what a salvage changes. "
+            "Move the data directory away, and start with an empty one, which is made from the bucket, or make one by "
+            "`topics restore --from` the bucket. If no service uses that bucket any more, remove the file instead"
+        )
     shard = opened_shard(disk, clock, path, limits, from_files=True, to_salvage=name)
     topic = shard.directory.visible.get(name)
     if topic is None:

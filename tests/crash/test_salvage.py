@@ -12,10 +12,13 @@ from proto.format.frame import check
 from shardd.offline.salvage import SECTOR, salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.replication.attach import MARK
 from shardd.storage.owner import MANIFEST
+from tests.support.bucket import MemoryStore
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 from tests.support.routed import Net
+from tests.support.shipped import SMALL, Shipped
 
 LIMITS: dict[str, Any] = {
     "cache_bytes": 0,
@@ -215,6 +218,25 @@ def test_a_backup_from_before_a_reshard_is_of_the_same_service() -> None:
     found = run(disk, backup=(backup, Path("/backup/cold")))
     assert (found["lost"], found["restored"]) == ([], 1)
     assert records(Harness(disk, **LIMITS)) == (["1/0", "1/1", "1/2"], [])
+
+
+def test_a_directory_that_is_copied_to_a_bucket_is_refused_because_the_bucket_would_lack_the_change() -> None:
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    for number in range(3):
+        shard.append("bad", number, config=DURABLE)
+        shard.sync()
+        shard.ship()
+        shard.shard.checkpoint_now()
+    shard.shard.close()
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    disk.names[segments(disk)[0]].data[100] ^= 1
+    before = {path: bytes(node.data) for path, node in disk.names.items()}
+    with pytest.raises(RecoveryError, match=r"shard-00/bucket\.json says that a bucket has a copy.*`topics restore"):
+        run(disk)
+    assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+    disk.remove(SHARD / MARK)  # the bucket is not used any more
+    assert run(disk)["kind"] == "salvaged"
 
 
 def test_frames_that_were_held_are_replayed() -> None:

@@ -32,7 +32,8 @@ def salvage(
 ) -> None:
     """Keep the intact records of a damaged topic of a stopped service; the rest becomes a gap.
 
-    Needs as much free space as the topic has records. May be interrupted at any time, and repeated.
+    Needs as much free space as the topic has records. May be interrupted at any time, and repeated. Not for a directory
+    that is copied to a bucket: make it again from the bucket.
 
     Exit status: 0 done, or nothing was damaged, 1 not possible, 2 wrong settings.
     """
