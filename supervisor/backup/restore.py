@@ -5,8 +5,9 @@
     COLD_DIR, DATA_DIR             renamed, in this order
 
 The data directory gets its name only when it is complete, whichever process dies, and the backup is only read. The same
-restore, run again, starts over; once `restored.json` exists, it completes the renaming. `restored.json` remains as a
-record of the data's source; the service does not read it.
+restore, run again, starts over; once `restored.json` exists, it completes the renaming. Another restore first removes
+`restored.json`, then the copies. `restored.json` remains as a record of the data's source; the service does not read
+it.
 
 The source is a backup or a directory of backups. Of a directory, the newest backup is chosen, or, for a cut at a time,
 the first that began after it. That backup has every record acknowledged up to the time, and the fewest later evictions
@@ -186,8 +187,7 @@ def _make(chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits:
         trees.append((chosen / COLD, _making(target), set()))
     total = done = said = 0
     for top, making, leave_out in trees:
-        if making.exists():
-            shutil.rmtree(making)
+        _remove(making)
         total += _bytes_of(top, leave_out)
     for top, making, leave_out in trees:
         with Folder.of(top) as folder:
@@ -232,7 +232,7 @@ def _fetch(url: str, data_dir: Path, target: Path | None, cuts: Cuts, limits: Li
     """Make the copies from a bucket. The log is taken up to the time that all topics are cut at."""
     for top in (data_dir, target):
         if top is not None:
-            shutil.rmtree(_making(top), ignore_errors=True)
+            _remove(_making(top))
             make_dir(_making(top))
     until_ms = None if cuts.until_ms in (None, FOREVER_MS) else cuts.latest_ms
     limits = replace(limits, cold_dir="" if target is None else str(_making(target)))
@@ -279,6 +279,16 @@ def _copy(source: Folder, target: Path, leave_out: set[str]) -> Iterator[int]:
 
 def _making(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
+
+
+def _remove(making: Path) -> None:
+    """Remove a copy, if there is one: first its mark, because it is not complete without all of its files. Raises
+    OSError."""
+    if (making / WHOLE).exists():
+        (making / WHOLE).unlink()
+        sync(making)
+    if making.exists():
+        shutil.rmtree(making)
 
 
 def _whole(making: Path) -> Any:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proto.model.limits import Limits
 from supervisor.backup import restore as module
 from supervisor.backup.backup import BackupError, backup
-from supervisor.backup.restore import Cuts, parse_cuts, parse_time, restore
+from supervisor.backup.restore import Cuts, parse_cuts, parse_time, restore, restore_bucket
 
 
 class Died(BaseException):
@@ -102,6 +104,42 @@ def test_another_restore_than_the_one_that_died_starts_over(tmp_path: Path) -> N
     (making / module.WHOLE).write_text(json.dumps({"backup": "another"}))
     run(tmp_path)
     assert contents(tmp_path / "new" / "data") == contents(data)
+
+
+@pytest.mark.parametrize("source", ["backup", "bucket"])
+def test_what_is_left_of_a_finished_copy_that_another_restore_removed_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    data, cold = backed_up(tmp_path)
+    rename = os.rename
+
+    def dying(*_: object, **__: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(os, "rename", dying)
+    with pytest.raises(Died):
+        run(tmp_path)
+    monkeypatch.setattr(os, "rename", rename)
+    making = tmp_path / "new" / "data.tmp"
+    assert contents(making) == contents(data)
+
+    def another() -> None:
+        if source == "backup":
+            run(tmp_path, Cuts(until_ms=0))
+        else:
+            list(restore_bucket("s3://b", tmp_path / "new" / "data", None, Cuts(), Limits()))
+
+    def half(path: Path, **_: object) -> None:
+        (path / "manifest.json").unlink()
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", half)
+        with pytest.raises(Died):
+            another()
+    run(tmp_path)
+    assert contents(tmp_path / "new" / "data") == contents(data)
+    assert contents(tmp_path / "new" / "cold") == contents(cold)
 
 
 def test_a_cold_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
