@@ -61,8 +61,9 @@ class Cuts:
         return max(times, default=None)
 
 
-def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None) -> Cuts:
-    """Parse the options `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`; `reserve` alone applies to all topics.
+def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None, *, of_bucket: bool = False) -> Cuts:
+    """Parse the options `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`. A `reserve` applies to all topics, also to those that are
+    not cut; so does that of a restore from a bucket, whose readers may have seen records that it lacks.
 
     Raises `ValueError` with a message for the user.
     """
@@ -84,7 +85,7 @@ def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None) -> C
         if name in times:
             raise ValueError(f'topic "{name}" has both a time and a seq; give one')
         seqs[name] = int(number)
-    if reserve is not None and not until and not until_seq:
+    if until_ms is None and (of_bucket or reserve is not None):
         until_ms = FOREVER_MS
     return Cuts(seqs, times, until_ms, RESERVE if reserve is None else reserve)
 

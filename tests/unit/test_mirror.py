@@ -54,7 +54,6 @@ WITHOUT: set[str] = {
     "shardd/storage/segment.py",
     "shardd/storage/wal.py",
     "shardd/topic/topic.py",
-    "supervisor/cli/commands/backup.py",
     "supervisor/cli/commands/bench.py",
     "supervisor/cli/commands/config.py",
     "supervisor/cli/commands/context.py",

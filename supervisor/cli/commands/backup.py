@@ -37,7 +37,7 @@ ReserveOption = Annotated[
         min=0,
         max=1 << 40,
         help="How many seqs after its last one a topic does not use again, because readers may have seen them "
-        f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
+        f"after the backup [{restores.RESERVE} for topics that are cut, and for all of a bucket; 0 for others].",
         show_default=False,
     ),
 ]
@@ -108,15 +108,13 @@ def restore(
         fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
     settings = own_settings(data_dir=to or data_dir)
     try:
-        cuts = restores.parse_cuts(until or [], until_seq or [], reserve)
+        cuts = restores.parse_cuts(until or [], until_seq or [], reserve, of_bucket=bucket is not None)
     except ValueError as error:
         fail(str(error), Status.USAGE)
     cold, limits = _cold(settings), settings.limits()
     if source is not None:
         results = restores.restore(source, settings.data_dir, cold, cuts, limits)
     else:
-        if not cuts and reserve is None:
-            cuts = restores.Cuts(until_ms=restores.FOREVER_MS)
         results = restores.restore_bucket(str(bucket), settings.data_dir, cold, cuts, limits)
     topics = records = 0
     try:

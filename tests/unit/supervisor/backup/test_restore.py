@@ -184,6 +184,12 @@ def test_cuts_are_of_one_topic_or_of_all() -> None:
     assert not parse_cuts([], [], None)
     reserved = parse_cuts([], [], 7)
     assert (bool(reserved), reserved.reserve, reserved.latest_ms) == (True, 7, None)
+    assert parse_cuts([], ["c=9"], 7) == Cuts({"c": 9}, {}, module.FOREVER_MS, 7)
+    assert parse_cuts(["a=5"], ["c=9"], None).until_ms is None
+    for until, latest_ms in (([], None), (["a=5"], 5)):
+        found = parse_cuts(until, ["c=9"], None, of_bucket=True)
+        assert (found.until_ms, found.reserve, found.latest_ms) == (module.FOREVER_MS, 65_536, latest_ms)
+    assert parse_cuts(["5"], [], None, of_bucket=True).until_ms == 5
     assert Cuts(until_ms=0)
     for until, until_seq, said in (
         (["5", "6"], [], "for all topics already"),
