@@ -19,6 +19,7 @@ interrupted exchange may leave a shard under both names. The next attempt exchan
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ STAGING = "reshard"
 DECISION = "reshard.json"
 MANIFEST = "manifest.json"
 MACHINE = "machine.json"
+_SHARD = re.compile("shard-[0-9]{2,}")
+"""Names of shards. Another one that begins so is not ours to move."""
 
 NOT_COPIED = frozenset({"head_seq", "floor", "reserved_in", "routers", "as_of"})
 """Fields that a copy of a topic does not get from a snapshot. The positions follow its records, its lane is that of the
@@ -106,6 +109,7 @@ class Reshard:
                 "by `topics restore --from` the bucket, and change that one. If this is the only machine now, remove "
                 f"{MACHINE}"
             )
+        self._check_names(old)
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
         for source in sources:
@@ -151,6 +155,17 @@ class Reshard:
             self._disk.sync_dir(self._staging)
         self._disk.sync_dir(self._data)
 
+    def _check_names(self, old: int) -> None:
+        """Raises `RecoveryError` if there is anything else that is named as what is removed in the end."""
+        ours = {shard_name(index) for index in range(old)}
+        for folder in (self._data, *([Path(self._limits.cold_dir)] if self._limits.cold_dir else [])):
+            for name in self._disk.list(folder):
+                if name.startswith("shard-") and name not in ours:
+                    raise RecoveryError(
+                        f"{folder / name} is none of the {old} shards of {MANIFEST}: find out where it belongs, and "
+                        "move it to another folder first"
+                    )
+
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
         copy = copied_topic(topic, directory.new_id())
         directory.show(copy)
@@ -177,7 +192,7 @@ class Reshard:
 
     def _exchange(self, new: int) -> None:
         names = {*self._disk.list(self._data), *self._disk.list(self._staging)}
-        for name in sorted(name for name in names if name.startswith("shard-")):
+        for name in sorted(filter(_SHARD.fullmatch, names)):
             fresh = name in self._disk.list(self._staging)
             if name in self._disk.list(self._data) and (fresh or int(name[6:]) >= new):
                 aside = self._staging / f"old-{name[6:]}"
@@ -200,9 +215,8 @@ class Reshard:
         """Remove the cold folders of the old shards. The new shards have all files in the data directory."""
         if self._limits.cold_dir:
             cold = Path(self._limits.cold_dir)
-            for name in self._disk.list(cold):
-                if name.startswith("shard-"):
-                    self._disk.remove_tree(cold / name)
+            for name in filter(_SHARD.fullmatch, self._disk.list(cold)):
+                self._disk.remove_tree(cold / name)
 
     def _write_json(self, name: str, fields: dict[str, Any]) -> None:
         path = self._data / name

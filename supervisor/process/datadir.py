@@ -6,7 +6,7 @@
     machine.json     {"machine": name}, only with other machines: how they call this one; made again if it is lost
     shard-00 …       one per shard; its content belongs to the shard
 
-The state found decides the action:
+The state found decides the action, of the service and of commands that work on the files, which create nothing:
 
     manifest      shard directories        wanted shards     decision
     absent        none, or all empty       any               create it
@@ -155,8 +155,8 @@ class DataDir:
 
     @classmethod
     def locked(cls, path: Path, *, exchanging: bool = False) -> DataDir:
-        """Lock an existing directory with a valid manifest, for work on its files; `exchanging` allows one whose shards
-        are being exchanged. Raises `DataDirError`."""
+        """Lock an existing directory with the shards of its manifest, for work on its files; `exchanging` allows one
+        whose shards are being exchanged. Raises `DataDirError`."""
         path = path.absolute()
         try:
             manifest = parse_manifest(path / MANIFEST, read(path / MANIFEST))
@@ -166,10 +166,15 @@ class DataDir:
         try:
             if not exchanging:
                 _check_exchanged(path)
+            if not (path / RESHARD_DECISION).exists():  # else the manifest may be of before the exchange
+                decide(path, manifest, _used(path), None)
+            return cls(path, manifest, lock_fds)
+        except OSError as error:
+            _close(lock_fds)
+            raise DataDirError(_reason(path, error)) from error
         except BaseException:
             _close(lock_fds)
             raise
-        return cls(path, manifest, lock_fds)
 
     def machine(self) -> str:
         """The name of this machine, made when there is none yet. Raises `DataDirError`."""
@@ -351,7 +356,7 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
         found = parse_manifest(target, read(target))
     except FileNotFoundError:
         found = None
-    used = {entry.name: any(entry.iterdir()) for entry in path.glob("shard-*") if entry.is_dir()}
+    used = _used(path)
     known = decide(path, found, used, wanted)
     if known is not None:
         return known
@@ -365,6 +370,12 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     write_manifest(path, fresh)
     _sync_directory(path.parent)
     return fresh
+
+
+def _used(path: Path) -> dict[str, bool]:
+    """Names of the shard directories, and of others that are named so, with whether they contain anything. Raises
+    OSError."""
+    return {entry.name: any(entry.iterdir()) for entry in path.glob("shard-*") if entry.is_dir()}
 
 
 def default_shards() -> int:

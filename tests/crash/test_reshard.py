@@ -263,6 +263,40 @@ def test_a_directory_that_may_lack_shards_stops_it() -> None:
     assert reshard(disk, 3) == 3
 
 
+@pytest.mark.parametrize("top", [DATA, Path("/cold")])
+@pytest.mark.parametrize("name", ["shard-02", "shard-00.bak", "shard-old"])
+def test_what_is_named_like_a_shard_and_is_none_stops_it(top: Path, name: str) -> None:
+    disk = loaded(2, cold_dir="/cold")
+    disk.make_dir(top / name)
+    disk.create(top / name / "kept").write([b"kept"])
+    before = {path: bytes(node.data) for path, node in disk.names.items()}
+    with pytest.raises(RecoveryError, match=f"{top / name} is none of the 2 shards of manifest.json"):
+        reshard(disk, 1, cold_dir="/cold")
+    assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+
+
+def test_what_is_named_like_a_shard_does_not_keep_an_exchange_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold = {"cold_dir": "/cold", "hot_retain_segments": 0}
+    disk = loaded(2, **cold)
+    before = contents(disk.after_crash("process"), **cold)
+
+    def dies(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reshard, "_exchange", dies)
+        with pytest.raises(Crash):
+            reshard(disk, 1, **cold)
+    assert DECISION in disk.list(DATA)
+    kept = [top / "shard-00.bak" / "kept" for top in (DATA, Path("/cold"))]
+    for path in kept:
+        disk.make_dir(path.parent)
+        disk.create(path).write([b"kept"])
+    assert reshard(disk, 1, **cold) == 1
+    assert [bytes(disk.read(path)) for path in kept] == [b"kept"] * 2
+    assert contents(disk, **cold) == before | {"shards": 1}
+
+
 def test_a_folder_with_what_only_this_machine_had_stops_it() -> None:
     """A shard whose bucket has another history is set aside in its directory."""
     disk = loaded(2)

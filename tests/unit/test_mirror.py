@@ -58,7 +58,6 @@ WITHOUT: set[str] = {
     "supervisor/cli/commands/config.py",
     "supervisor/cli/commands/context.py",
     "supervisor/cli/commands/doctor.py",
-    "supervisor/cli/commands/offline.py",
     "supervisor/cli/commands/read.py",
     "supervisor/cli/commands/replica.py",
     "supervisor/cli/commands/salvage.py",

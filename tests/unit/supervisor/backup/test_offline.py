@@ -15,8 +15,9 @@ from supervisor.process.datadir import DataDir, DataDirError
 
 @pytest.fixture
 def exchanging(tmp_path: Path) -> Path:
-    """A data directory in which `topics reshard` died."""
+    """A data directory in which `topics reshard` died: the manifest is still that of before."""
     DataDir.open(tmp_path, 1, 1234, takeover_s=0).close()
+    (tmp_path / "shard-01" / "wal").mkdir(parents=True)
     (tmp_path / "reshard.json").write_text('{"shards": 2}')
     return tmp_path
 
@@ -41,5 +42,30 @@ def test_shards_that_are_half_exchanged_are_for_reshard_alone(exchanging: Path, 
             list(offline.results(command, exchanging, Limits()))
     assert list(offline.results("reshard", exchanging, Limits(), shards=2)) == [{"kind": "exit", "status": 0}]
     (exchanging / "reshard.json").unlink()
+    (exchanging / "manifest.json").write_text('{"format": 1, "shards": 2, "created_ms": 1234}')
     list(offline.results(command, exchanging, Limits()))
     assert run == ["reshard", command]
+
+
+@pytest.mark.parametrize("command", ["verify", "salvage", "cut", "reshard"])
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("shard-02/wal", "shard-02 holds data, but the manifest says 2 shards"),
+        ("shard-00.bak/wal", r"shard-00\.bak holds data, but the manifest says 2 shards"),
+        ("", "shard-01 is missing: the manifest says 2 shards"),
+    ],
+)
+def test_shards_that_the_manifest_does_not_name_or_that_are_missing_stop_each_command(
+    tmp_path: Path, run: list[str], there: str, said: str, command: str
+) -> None:
+    DataDir.open(tmp_path, 2, 1234, takeover_s=0).close()
+    if there:
+        (tmp_path / there).mkdir(parents=True)
+    else:
+        (tmp_path / "shard-01").rmdir()
+    before = sorted(tmp_path.rglob("*"))
+    for _ in range(2):  # the lock is not kept
+        with pytest.raises(DataDirError, match=said):
+            list(offline.results(command, tmp_path, Limits(), shards=1))
+    assert (run, sorted(tmp_path.rglob("*"))) == ([], before)

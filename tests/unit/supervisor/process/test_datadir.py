@@ -104,8 +104,9 @@ def test_a_start_that_was_cut_off_before_the_manifest_is_begun_again(tmp_path: P
 def test_a_lost_shard_directory_is_refused(tmp_path: Path) -> None:
     open_dir(tmp_path, 2).close()
     (tmp_path / "shard-01").rmdir()
-    with pytest.raises(DataDirError, match="shard-01 is missing"):
-        open_dir(tmp_path)
+    for opening in (open_dir, DataDir.locked):
+        with pytest.raises(DataDirError, match="shard-01 is missing"):
+            opening(tmp_path)
 
 
 @pytest.mark.parametrize("filled", [None, False, True])
@@ -241,8 +242,9 @@ def test_a_manifest_with_fewer_shards_than_have_data_is_refused(tmp_path: Path) 
     open_dir(tmp_path, 3).close()
     (tmp_path / "shard-02" / "wal").mkdir()
     (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 2, "created_ms": 1234}')
-    with pytest.raises(DataDirError, match="shard-02 holds data, but the manifest says 2 shards"):
-        open_dir(tmp_path)
+    for opening in (open_dir, DataDir.locked):
+        with pytest.raises(DataDirError, match="shard-02 holds data, but the manifest says 2 shards"):
+            opening(tmp_path)
 
 
 def held(path: Path) -> int:
