@@ -233,8 +233,8 @@ class Role:
                     nursery.start_soon(self._open_alone)
                 await self.over.wait()
                 nursery.cancel_scope.cancel()
-        except Exception as error:
-            self.error = error
+        except* Exception as errors:  # also one that comes with a cancellation, when the process is ended
+            self.error = errors
             while isinstance(self.error, ExceptionGroup):
                 self.error = self.error.exceptions[0]
         self._end("")

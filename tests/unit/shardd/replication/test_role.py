@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+from errno import EIO
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -663,6 +665,31 @@ async def test_a_standby_that_finds_a_part_at_each_read_knows_that_it_keeps_pace
         monkeypatch.setattr(pair.store, "get", soon)
         two = pair.machine("two")
         await pair.until(lambda: two.role.lag_s < 1 and one.role.position.part > 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_of_the_disk_while_the_process_is_ended_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        two = pair.machine("two")
+        asked, ended = trio.Event(), threading.Event()
+
+        def fails(request: Apply | Restore) -> NoReturn:
+            trio.from_thread.run_sync(asked.set)
+            ended.wait(60)
+            raise OSError(EIO, "of the disk")
+
+        monkeypatch.setattr(two.local, "carry", fails)
+        await one.write("a", 0)
+        await pair.until(asked.is_set)
+        two.stop()
+        ended.set()
+        await pair.until(lambda: not two.running)
+        assert isinstance(two.role.error, OSError)
         nursery.cancel_scope.cancel()
 
 
