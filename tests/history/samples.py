@@ -175,11 +175,12 @@ def _of_process(name: str, pid: int) -> dict[str, float]:
 
 def _used_bytes(directory: Path) -> int:
     used = 0
-    for path in directory.rglob("*"):
-        try:
-            used += 512 * path.lstat().st_blocks
-        except FileNotFoundError:
-            continue  # removed meanwhile
+    for folder, folders, files in os.walk(directory):  # passes over folders that are removed meanwhile
+        for name in (*folders, *files):
+            try:
+                used += 512 * os.lstat(Path(folder, name)).st_blocks
+            except FileNotFoundError:
+                continue
     return used
 
 

@@ -3,6 +3,7 @@ judged."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,25 @@ def test_a_silence_lasts_until_the_next_success_or_until_now(monkeypatch: pytest
 def test_each_series_is_in_one_panel_of_the_image() -> None:
     for name in samples.expected(NAMES):
         assert sum(belongs(name) for belongs in samples.PANELS.values()) == 1, name
+
+
+def test_what_a_service_removes_while_its_files_are_measured_does_not_end_a_soak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(bytes(10_000))
+    (tmp_path / "topic").mkdir()
+    (tmp_path / "topic" / "segment").write_bytes(bytes(10_000))
+    look = os.lstat
+
+    def last_look(path: Path) -> os.stat_result:
+        found = look(path)
+        if path.name == "topic":
+            (path / "segment").unlink()
+            path.rmdir()
+        return found
+
+    monkeypatch.setattr(os, "lstat", last_look)
+    assert 10_000 <= samples._used_bytes(tmp_path) < 20_000
 
 
 def test_a_sampler_that_fails_is_no_short_soak(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ class Bucket:
         self.weather = weather
         self.bad = False
         """Whether there is weather."""
+        self.longest_s = 0.05
+        """Of a way without weather."""
         self.cut_until: dict[str, float] = {}
         """Until when each machine is cut off."""
         self.rng = rng
@@ -56,7 +58,7 @@ class Bucket:
         draw = self.rng.random()
         if self.bad and draw < self.weather.late:
             return self.rng.choice((0.3, 1.0, 3.0)) * self.rng.random()
-        return self.rng.random() * (0.05 if draw > 0.97 else 0.004)
+        return self.rng.random() * (self.longest_s if draw > 0.97 else 0.004)
 
     def chance(self, probability: float) -> bool:
         return self.bad and self.rng.random() < probability

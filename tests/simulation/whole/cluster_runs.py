@@ -18,13 +18,18 @@ from tests.simulation.whole.schedule import Schedule, Step
 from tests.simulation.whole.seams import replaced
 from tests.simulation.whole.threads import Threads
 
+CALM_S = 0.01
+"""The longest time of a thread, and of a way to the bucket, where nothing fails: several longer ones in a row make a
+term end."""
+
 
 def run(schedule: Schedule) -> Run:
     """Carry a schedule of several machines out. Returns what it was; the same each time."""
     rng = Random(f"{schedule.seed} seams")
     stage = _ClusterStage(Run(schedule))
     failed = stage.made.found.append
-    with replaced(rng, failed, Threads(rng)), several(rng, lambda of: BucketOfProcess(stage.bucket, of)):
+    threads = Threads(rng, CALM_S) if schedule.calm else Threads(rng)
+    with replaced(rng, failed, threads), several(rng, lambda of: BucketOfProcess(stage.bucket, of)):
         return stage.carry_out()
 
 
@@ -34,6 +39,8 @@ class _ClusterStage(Stage):
         failed = self.made.found.append
         self.cluster = Cluster(rng, schedule.skews_s, self.network, nursery, schedule.limits, failed)
         self.bucket = self.cluster.bucket
+        if schedule.calm:
+            self.bucket.longest_s = CALM_S
         return self.cluster.machines
 
     def _faults_may_begin(self) -> None:

@@ -57,12 +57,13 @@ class SimulatedClock(SystemClock):
 class Slow:
     """Calls that the product makes in a thread: a seeded time passes before each, and before its end is seen."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, longest_s: float = 0.1) -> None:
         self._rng = rng
+        self._longest_s = longest_s
 
     def _time(self) -> float:
         draw = self._rng.random()
-        return 0.0 if draw < 0.4 else self._rng.random() * (0.002 if draw < 0.95 else 0.1)
+        return 0.0 if draw < 0.4 else self._rng.random() * (0.002 if draw < 0.95 else self._longest_s)
 
     async def made(self, call: Callable[[], T]) -> outcome.Maybe[T]:
         """What a call makes."""
