@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from errno import ENOSPC
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -186,7 +187,9 @@ def write_mark(disk: Disk, path: Path, mark: Mark) -> None:
     file = disk.create(temporary)
     try:
         known = {name: value for name, value in asdict(mark).items() if name != "place" or value}
-        file.write([json.dumps(known).encode()])
+        content = json.dumps(known).encode()
+        if file.write([content]) != len(content):
+            raise OSError(ENOSPC, "the disk did not take all bytes", str(temporary))
         file.sync()
     finally:
         file.close()

@@ -160,12 +160,16 @@ class Machine:
         raise AssertionError("what was on the disks of the only machine is lost")
 
     def lift(self) -> None:
-        """No disk fails from now on."""
+        """No disk fails from now on, and an operator restarts each shard that a second failure may have made read-only
+        after a sync had failed."""
         for index in range(SHARDS):
             disk = self.disk(index)
             if disk is not None:
                 disk.dies_in.clear()
                 disk.next_fault.clear()
+                process = self.child(f"shard-{index:02d}").process
+                if disk.sync_failed and process is not None:
+                    process.end()
 
     @property
     def prefix(self) -> str:

@@ -76,6 +76,8 @@ class Disk(FaultDisk):
     dies_in: list[int]
     """After how many calls this process ends, then the next ones."""
     next_fault: dict[str, OSError | int]
+    sync_failed: bool
+    """Whether a sync of this process failed."""
 
     @classmethod
     def of(cls, disk: FaultDisk) -> Disk:
@@ -84,6 +86,7 @@ class Disk(FaultDisk):
         made.dies_in = []
         vars(made).update(vars(disk))
         made.next_fault = {}
+        made.sync_failed = False
         return made
 
     def begin(self, process: Process) -> None:
@@ -104,6 +107,7 @@ class Disk(FaultDisk):
         if fault is None:
             return None
         process.network.tell(f"{process.name}: {what} {name} fails")
+        self.sync_failed |= what == "sync"
         if isinstance(fault, OSError):
             raise fault
         return fault

@@ -14,11 +14,22 @@ import trio
 
 from proto.model.replication import Replication
 from shardd.replication import parts, role
-from shardd.replication.attach import Mismatch, Service, Settings, Term, TermError, read_term
+from shardd.replication.attach import (
+    Mark,
+    Mismatch,
+    Service,
+    Settings,
+    Term,
+    TermError,
+    read_mark,
+    read_term,
+    write_mark,
+)
 from shardd.replication.messages import CreateTerm, Look, Request, Result
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.objects import Objects
 from tests.support.bucket import MemoryStore
+from tests.support.fault_disk import FaultDisk
 from tests.support.roles import Machine, Pair
 from tests.support.shipped import TIMING
 
@@ -202,6 +213,18 @@ def test_a_bucket_that_says_nothing_of_encryption_is_used_with_either_value() ->
 def test_a_term_of_an_earlier_release_says_nothing_of_where_its_holder_hears_others() -> None:
     found = read_term(b'{"term":3,"nonce":"aa","machine":"one","made_ms":1,"replication":"sync"}', 3)
     assert (found.endpoint, found.key, found.shown) == ("", "", "one")
+
+
+def test_a_mark_of_which_the_disk_takes_a_part_leaves_the_one_before() -> None:
+    disk, path = FaultDisk(), Path("/shard-00")
+    disk.make_dir(path)
+    mark = Mark("memory://", "lineage", part=3, frame_no=8)
+    write_mark(disk, path, mark)
+    disk.faults[len(disk.calls) + 1] = 10
+    with pytest.raises(OSError, match="did not take all bytes"):
+        write_mark(disk, path, replace(mark, part=9))
+    assert disk.calls[-1][0] == "write"
+    assert read_mark(disk, path) == mark
 
 
 def test_a_term_has_nothing_new_if_its_holder_hears_no_other_machine() -> None:
