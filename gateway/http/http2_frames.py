@@ -4,6 +4,7 @@ h2 parses frames in Python, tens of microseconds each. This module sees each fra
 
     frame                                       what happens to it here
     PING                                        counted; answered here
+    GOAWAY without an error                     counted; `goes` is set; h2 would end the streams that are open
     PRIORITY, unknown types                     counted; dropped
     WINDOW_UPDATE, SETTINGS, RST_STREAM,        counted; h2 has it
     CONTINUATION, trailers
@@ -69,6 +70,8 @@ class Frames:
         """The highest stream that the client has opened."""
         self._head: int | None = None
         """Bytes of the head that has begun and continues in CONTINUATION frames; None outside a head."""
+        self.goes = False
+        """Whether the client has said that it ends the connection after its open streams."""
 
     @property
     def inside_head(self) -> bool:
@@ -128,10 +131,11 @@ class Frames:
             if length > MAX_SETTINGS_BYTES:
                 raise Refused(CALM, "too many settings")
             return SETTINGS_COST
-        return kind not in (GOAWAY, PUSH_PROMISE)
+        return kind != PUSH_PROMISE
 
     def _drops(self, kind: int, flags: int, length: int, stream: int, at: int) -> bool:
-        """Whether h2 need not see a frame. Answers a PING. Inside a head, h2 sees every frame: it refuses them."""
+        """Whether h2 need not see a frame. Answers a PING and notes a GOAWAY. Inside a head, h2 sees every frame: it
+        refuses them."""
         if self._head is not None:
             return False
         if kind == PING and length == 8 and not stream:
@@ -139,6 +143,10 @@ class Frames:
                 opaque = self._rest[at + HEAD_BYTES : at + HEAD_BYTES + 8]
                 self.replies += b"\0\0\x08\x06\x01\0\0\0\0" + opaque
             return True
+        if kind == GOAWAY and length >= 8 and not stream:
+            ordered = not any(self._rest[at + HEAD_BYTES + 4 : at + HEAD_BYTES + 8])  # its code is NO_ERROR
+            self.goes = self.goes or ordered
+            return ordered
         return kind > CONTINUATION or (kind == PRIORITY and length == 5 and stream != 0)
 
     def _is_head(self, kind: int, flags: int, length: int) -> bool:

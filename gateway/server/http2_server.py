@@ -199,15 +199,15 @@ class Http2Connection:
             self._close(ErrorCodes.NO_ERROR)
             tasks.cancel_scope.deadline = trio.current_time() + LINGER_PAUSE_S
             self._wake()
-            if self._reading.cancelled_caught and self._server.leaving and not self._dead:
+            if self._reading.cancelled_caught and (self._server.leaving or self._frames.goes) and not self._dead:
                 await self._linger()
 
     def peer(self) -> str:
         return address_of(self._raw)
 
     def close_if_idle(self) -> None:
-        """Once the server drains or retires, end the connection if it has no stream."""
-        if self._server.leaving and not self._streams:
+        """Once the server drains or retires, or the client leaves, end the connection if it has no stream."""
+        if (self._server.leaving or self._frames.goes) and not self._streams:
             self._reading.cancel()
 
     # -- reading
@@ -223,6 +223,7 @@ class Http2Connection:
                         self._on(event)
                     self._wake()
                     await trio.lowlevel.checkpoint()
+                self.close_if_idle()
                 self._wake()
                 while len(self._out) > MOST_UNSENT and not self._dead:
                     self._taken = trio.Event()

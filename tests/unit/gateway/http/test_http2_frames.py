@@ -19,7 +19,18 @@ from gateway.http.http2_frames import (
 )
 from proto.model.limits import MAX_HEADER_BYTES
 from tests.support import http2
-from tests.support.http2 import CONTINUATION, DATA, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame
+from tests.support.http2 import (
+    CONTINUATION,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PRIORITY,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
 
 HEAD = frame(HEADERS, b"\x82", http2.END_HEADERS, 1)
 PADDED = 8
@@ -28,6 +39,7 @@ IDLE = {
     "pong": frame(PING, b"12345678", 1),
     "priority": frame(PRIORITY, b"\0\0\0\0\x10", 0, 1),
     "unknown": frame(0x42, b"x"),
+    "goaway": frame(GOAWAY, bytes(8)),
     "window": frame(WINDOW_UPDATE, b"\0\0\0\1"),
     "reset": frame(RST_STREAM, b"\0\0\0\0", 0, 1),
     "empty data": frame(DATA, b"", 0, 1),
@@ -36,7 +48,7 @@ IDLE = {
     "trailers": HEAD,
     "continuation": frame(CONTINUATION, b"", 0, 1),
 }
-DROPPED = {"ping", "pong", "priority", "unknown"}
+DROPPED = {"ping", "pong", "priority", "unknown", "goaway"}
 
 
 def begun() -> Frames:
@@ -113,9 +125,28 @@ def test_a_ping_is_answered_without_h2() -> None:
     assert bytes(frames.replies) == frame(PING, b"12345678", 1)
 
 
-@pytest.mark.parametrize("odd", [frame(PING, b"1"), frame(PING, b"12345678", 0, 1), frame(PRIORITY, b"\0" * 5)])
-def test_h2_sees_what_it_has_to_refuse(odd: bytes) -> None:
-    assert passed(begun(), odd) == odd
+def test_a_client_that_leaves_in_order_is_noted_without_h2_which_would_end_its_streams() -> None:
+    frames, data = begun(), frame(DATA, b"x" * 100, 0, 1)
+    assert not frames.goes
+    assert passed(frames, frame(GOAWAY, bytes(8) + b"bye") + data) == data
+    assert frames.goes
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        frame(PING, b"1"),
+        frame(PING, b"12345678", 0, 1),
+        frame(PRIORITY, b"\0" * 5),
+        frame(GOAWAY, bytes(7)),
+        frame(GOAWAY, bytes(8), 0, 1),
+        frame(GOAWAY, bytes(7) + b"\2"),
+    ],
+)
+def test_h2_sees_what_it_has_to_refuse_and_the_failure_of_a_client(odd: bytes) -> None:
+    frames = begun()
+    assert passed(frames, odd) == odd
+    assert not frames.goes
 
 
 def test_h2_sees_all_that_comes_inside_a_head() -> None:

@@ -237,6 +237,41 @@ async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_g
         await until(lambda: not there.gateway.server.connections)
 
 
+async def test_a_client_that_leaves_gets_the_answers_of_its_requests_before_its_connection_ends() -> None:
+    waiting: list[Request] = []
+
+    def script(request: Request) -> list[Message]:
+        waiting.append(request)
+        return []
+
+    async with client(script) as (there, http2):
+        number = await http2.begin("GET", "/v0/topics/a", end=True)
+        await until(lambda: len(waiting) == 1)
+        ping = raw.frame(raw.PING, b"12345678")
+        await http2.stream.send_all(raw.frame(raw.GOAWAY, bytes(8)) + ping)
+        await http2.first(h2.events.PingAckReceived)
+        there.shards[0].send(Reply(waiting[0].id, b'{"a":"%b"}' % (b"y" * LARGE)))
+        status, body = await http2.answer(number)
+        assert (status, body.count(b"y")) == (200, LARGE)
+        while await http2.stream.receive_some(1 << 16):
+            pass
+        await http2.stream.aclose()
+        await until(lambda: not there.gateway.server.connections and there.gateway.flight.count == 0)
+
+
+@pytest.mark.parametrize("code", [0, 2])
+async def test_a_connection_ends_when_its_client_leaves_without_a_stream_or_by_an_error(code: int) -> None:
+    async with client(lambda request: []) as (there, http2):
+        assert (await http2.ask("GET", "/v0/health"))[0] == 200
+        if code:
+            await http2.begin("GET", "/v0/topics/a", end=True)
+        await http2.stream.send_all(raw.frame(raw.GOAWAY, bytes(7) + bytes([code])))
+        while await http2.stream.receive_some(1 << 16):
+            pass
+        await http2.stream.aclose()
+        await until(lambda: not there.gateway.server.connections and there.gateway.flight.count == 0)
+
+
 async def test_a_stream_that_comes_as_its_connection_ends_is_left_unserved_and_resets_nothing() -> None:
     async with client() as (there, http2):
         assert (await http2.ask("GET", "/v0/health"))[0] == 200
