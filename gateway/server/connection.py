@@ -11,6 +11,7 @@ HTTP/2 connections and requests for pages go, with the bytes read so far, to `ha
 from __future__ import annotations
 
 import math
+import re
 import socket
 from time import monotonic
 
@@ -48,6 +49,7 @@ GATHER_BYTES = 64 << 10
 """Bytes. Larger bodies are sent without a copy; joining smaller ones with the head is cheaper."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 
 
 class Connection:
@@ -213,12 +215,16 @@ class Connection:
         raw = self._raw
         limits = self.limits
         buffer = self.buffer
-        begun = False
+        begun, empty = False, 0
         self.phase = "idle"
         self.deadline = monotonic() + limits.idle_timeout_ms / 1000
         while True:
-            while buffer[:2] == b"\r\n":
-                buffer = buffer[2:]  # empty lines before a request are allowed, and some old clients send them
+            if buffer[:2] == b"\r\n":  # empty lines before a request are allowed, and some old clients send them
+                empty += len(buffer)
+                buffer = self.buffer = _EMPTY_LINES.sub(b"", buffer, count=1)
+                empty -= len(buffer)
+                if empty > MAX_HEADER_BYTES:
+                    raise invalid("malformed HTTP request: too many empty lines before it")
             end = buffer.find(b"\r\n\r\n")
             if end >= 0:
                 self.buffer = buffer[end + 4 :]

@@ -7,6 +7,7 @@ import socket
 import struct
 from contextlib import AsyncExitStack
 from functools import partial
+from time import monotonic
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from gateway.server.reactor import Drive
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import CursorGet, CursorPut
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
+from proto.model.limits import MAX_HEADER_BYTES
 from tests.support.asked import said
 from tests.support.gateway_stage import Answer, Stage, stage, until
 
@@ -223,6 +225,41 @@ async def test_what_is_no_request_gets_a_canonical_400_and_the_connection_ends(d
         assert answer.headers["connection"] == "close"
         assert await client.ended()
         assert there.shards[0].requests == []
+
+
+async def test_empty_lines_before_a_request_are_skipped_at_once_and_not_kept() -> None:
+    async with stage() as there, there.client() as client:
+        request = b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        await client.send(request + b"\r\n")
+        assert (await client.receive()).status == 200
+        (connection,) = there.gateway.server.connections
+        await until(lambda: connection.waiting)
+        assert connection.buffer == b""
+        await client.send(b"\r\n" * (MAX_HEADER_BYTES // 2 - 2))
+        await client.send(b"\r")
+        await until(lambda: connection.buffer == b"\r")
+        await client.send(b"\n" + request)
+        assert (await client.receive()).status == 200
+
+
+async def test_empty_lines_do_not_keep_a_connection() -> None:
+    """A client may send one after its request's body."""
+    async with stage() as there, there.client() as client:
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n")
+        assert (await client.receive()).status == 200
+        (connection,) = there.gateway.server.connections
+        await until(lambda: connection.waiting)
+        there.gateway.server.end_idle(0)
+        there.gateway.server.sweep(monotonic())
+        with trio.fail_after(10):
+            assert await client.ended()
+
+
+async def test_empty_lines_without_end_are_refused() -> None:
+    async with stage() as there:
+        with trio.fail_after(10):
+            answer = await raw(there, b"\r\n" * (MAX_HEADER_BYTES // 2 + 1))
+        assert (answer.status, answer.code) == (400, "invalid_request")
 
 
 async def test_too_large_heads_are_431() -> None:
