@@ -208,7 +208,7 @@ class Child(Held):
                     self.permanent, self.reason = True, self._failure
                 elif isinstance(verdict, TooOften):
                     self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
-                elif not holds or self.in_hand:
+                elif not holds or deposed or self.in_hand:
                     await self._pause(verdict.delay_s)
                     continue
                 if self._vital():

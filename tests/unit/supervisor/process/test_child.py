@@ -7,12 +7,15 @@ import signal
 from typing import Any
 
 import pytest
+import structlog
 import trio
+import trio.testing
 
-from proto.ipc.control import Holder, Progress
+from proto.ipc.control import EXIT_DEPOSED, Holder, Progress, Start
 from supervisor.process.child import Child
-from supervisor.process.forks import ROSTER
-from supervisor.process.states import ChildState
+from supervisor.process.forks import ROSTER, Process
+from supervisor.process.launch import Launch, StartProcess
+from supervisor.process.states import ChildEvent, ChildState
 from tests.support import fake_child
 from tests.unit.supervisor.process.test_service import CLUSTER, DEADLINE_S, Stage, eventually, run, signal_self
 
@@ -74,6 +77,47 @@ async def test_a_shard_that_another_machine_holds_now_has_not_died(stage: Stage)
             await eventually(lambda: told() == (3, 1))
             signal_self(signal.SIGTERM)
     assert statuses == [0]
+
+
+def alone(start: StartProcess, restart_limit: int) -> tuple[Child, list[tuple[float, str]]]:
+    """A child that is not vital, and its states with their times."""
+    seen: list[tuple[float, str]] = []
+
+    def changed(child: Child) -> None:
+        seen.append((round(trio.current_time() - began, 2), child.state.value))
+
+    def start_message() -> Start:
+        raise AssertionError("no process is there")
+
+    began = trio.current_time()
+    launch = Launch(start_message)
+    log = structlog.get_logger()
+    return Child("shard-00", start, {}, lambda _: launch, changed, log, restart_limit, lambda: False), seen
+
+
+async def no_process(*_: object) -> Process:
+    raise OSError("no memory")
+
+
+async def test_a_shard_that_another_machine_takes_over_soon_after_a_hold_is_not_held(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [9, EXIT_DEPOSED, 0]
+    child, seen = alone(no_process, 0)
+
+    async def live() -> int:
+        child._apply(ChildEvent.SPAWN)
+        if len(ends) < 3:
+            child._ready_at = trio.current_time()
+            child._apply(ChildEvent.READY)
+        if len(ends) == 1:
+            child.request_stop()
+        return ends.pop(0)
+
+    monkeypatch.setattr(child, "_live", live)
+    await child.run()
+    assert [at for at, state in seen if state == "starting"] == [0, 10, 10.02]
+    assert [at for at, state in seen if state == "held"] == [0]
 
 
 async def test_a_child_that_ignores_stop_is_killed_in_time(stage: Stage) -> None:
