@@ -192,14 +192,15 @@ class Child(Held):
                     self._log.info(done, incarnation=self.incarnation, status=describe(status))
                     continue
                 deposed = status == EXIT_DEPOSED
+                over = len(self.in_hand) if status != NOT_STARTED else 0  # a failed start leaves `in_hand` as it was
                 self.deaths += not deposed
-                deaths.append(Death(now, uptime, excused=deposed or bool(self.in_hand)))
+                deaths.append(Death(now, uptime, excused=deposed or over > 0))
                 (self._log.info if deposed else self._log.error)(
                     "child_deposed" if deposed else "child_died",
                     incarnation=self.incarnation,
                     status=describe(status),
                     uptime_s=round(uptime, 3),
-                    requests_in_hand=len(self.in_hand),
+                    requests_in_hand=over,
                 )
                 if self._ready_at is not None and now - self._ready_at >= restart.STEADY_S:
                     holds = 0
@@ -208,7 +209,7 @@ class Child(Held):
                     self.permanent, self.reason = True, self._failure
                 elif isinstance(verdict, TooOften):
                     self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
-                elif not holds or deposed or self.in_hand:
+                elif not holds or deposed or over:
                     await self._pause(verdict.delay_s)
                     continue
                 if self._vital():

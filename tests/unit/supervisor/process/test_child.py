@@ -120,6 +120,18 @@ async def test_a_shard_that_another_machine_takes_over_soon_after_a_hold_is_not_
     assert [at for at, state in seen if state == "held"] == [0]
 
 
+async def test_a_death_over_a_request_excuses_no_start_that_fails_after_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    child, seen = alone(no_process, 2)
+    child.in_hand = [[1, 2]]
+    with trio.move_on_after(15):
+        await child.run()
+    assert [at for at, state in seen if state == "starting"] == [0, 0.02, 0.06, 10.06]
+    assert [at for at, state in seen if state == "held"] == [0.06, 10.06]
+    assert child.in_hand == [[1, 2]], "the next process is told what the last one died over"
+
+
 async def test_a_child_that_ignores_stop_is_killed_in_time(stage: Stage) -> None:
     statuses: list[int] = []
     with trio.fail_after(DEADLINE_S):
