@@ -50,7 +50,8 @@ from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
-"""The most sent jobs of waiting claims that are remembered, to take them back if the client has disconnected."""
+"""The most sent jobs of waiting claims and of streams that are remembered, to take them back if the client has
+disconnected."""
 
 Served = list[tuple[Claimer, list[ClaimedJob]]]
 """Claims and the jobs that they get."""
@@ -72,7 +73,7 @@ class Claims:
         self._cohorts: dict[int, Cohort] = {}
         self._by_key: dict[Key, Cohort] = {}
         self._sent: OrderedDict[Key, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
-        """Topic, seqs and tokens sent to the latest claims that had to wait."""
+        """Topic, seqs and tokens sent to the latest streams, and to the latest claims that had to wait."""
         self._jobs_sent = 0
         self._opened = False
         """Whether a window was opened since `deliver` looked at all of them."""
@@ -294,13 +295,14 @@ class Claims:
             if part or not claimer.patient:
                 served.append((claimer, part))
         queue.trim()
-        if cohort is not None:
-            for claimer, part in served:
+        for claimer, part in served:
+            if cohort is not None:
                 self._leave(cohort, claimer)
                 if not claimer.stream:  # a stream has no time to be answered in, and would lose its leases
                     claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
-                if part and not claimer.stream:
-                    self._remember(claimer, topic, part)
+            # A stream's answer, too, may be on its way while the client leaves, whether it waited here or not.
+            if part and (cohort is not None or claimer.stream):
+                self._remember(claimer, topic, part)
         if transfers:  # before the answers, because these count the ready jobs
             self._dead_letter(topic, transfers)
         targets = sorted({transfer.target for transfer in transfers.values()}) if topic.config.auto_create else []

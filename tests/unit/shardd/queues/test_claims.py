@@ -288,6 +288,32 @@ def test_a_client_that_leaves_leases_nothing(durable: bool) -> None:
     assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "c")] == [(1, 1)]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_jobs_of_a_stream_that_never_left_the_gateway_do_not_count_as_delivered(waits: bool) -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead")
+    if not waits:
+        shard.append("q", 0)
+    ident = take(shard, "s", 1)
+    if waits:
+        shard.append("q", 0)
+    assert pushed(shard, ident) == [1]
+    shard.shard.cancel("peer", ident)  # the answer was in flight when its client disconnected
+    shard.reply("work_close", "q", stream="s")
+    assert counters(shard) == (1, 0)
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 1)]
+
+
+def test_of_a_stream_only_the_jobs_that_did_not_arrive_are_taken_back_uncounted(shard: Harness) -> None:
+    shard.append("q", 0)
+    assert pushed(shard, take(shard, "s", 2)) == [1]
+    ident = take(shard, "s", 2)
+    shard.append("q", 1)
+    assert pushed(shard, ident) == [2]
+    shard.shard.cancel("peer", ident)
+    shard.reply("work_close", "q", stream="s")
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 2), (2, 1)]
+
+
 def test_what_a_client_used_all_the_same_stays_as_it_is(shard: Harness) -> None:
     ident = send_claim(shard, "a", 3, wait_ms=5000)
     shard.append("q", 0, 1, 2)
