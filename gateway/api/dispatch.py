@@ -68,7 +68,7 @@ class Api:
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
         self.live = Live(shards, limits, keyring, budget, several_gateways=row is not None)
-        self.work = Work(shards, limits, keyring)
+        self.work = Work(shards, limits, keyring, budget)
         self.outcomes = Outcomes()
         self.recognition = Recognition(self.origins, keyring)
         self.entry = Entry(flight, keyring, tickets, limits, probe_auth=probe_auth, row=row)

@@ -12,7 +12,7 @@ jobs back. If this process dies, the supervisor tells the shard (`proto.ipc.aske
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
 from time import time
@@ -22,14 +22,16 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from gateway.admission.body_budget import Budget, Hold, Kind
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone, Request, Response, Write
 from gateway.shards.client import Shards
-from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, check_accept, error_frame
-from proto.ipc.operations import WorkClose, WorkOpen, WorkTake
+from gateway.streams.sse import CONTENT_TYPE, GATHER_BYTES, HEADERS, RETRY, check_accept, error_frame
+from proto.ipc.message import Parked, Reply
+from proto.ipc.operations import Jobs, WorkClose, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, invalid, shutting_down
 from proto.model.keys import Key
-from proto.model.limits import Limits
+from proto.model.limits import DEFAULT_BATCH_BYTES, Limits
 from proto.model.surrogates import decode
 
 HEARTBEAT_S = 15.0
@@ -71,17 +73,24 @@ class _Sender:
         else:
             self.scope.cancel()
 
-    async def send(self, piece: bytes) -> None:
+    async def send(self, parts: Iterable[bytes]) -> None:
+        """Send a piece, a part at a time."""
         self.cut = True
-        await self._write(piece)
+        for part in parts:
+            await self._write(part)
         self.cut = False
         if self.end_by < inf:
             self.scope.cancel()
             await trio.lowlevel.checkpoint_if_cancelled()
 
 
+Send = Callable[[Iterable[bytes]], Awaitable[None]]
+"""Sends a piece in parts."""
+
+
 class Work:
-    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring, budget: Budget) -> None:
+        self._budget = budget
         self._keyring = keyring
         self._shards = shards
         self._limits = limits
@@ -134,7 +143,7 @@ class Work:
                     nursery.start_soon(watch)
                     try:
                         await trio.lowlevel.checkpoint_if_cancelled()  # the key may be gone, or the service draining
-                        await self._push(topic, worker, sender.send)
+                        await self._push(topic, worker, key, sender.send)
                     except TopicsError as error:
                         last = error
                     except (OSError, ClientGone):
@@ -143,7 +152,7 @@ class Work:
             if not left and not sender.cut:
                 sender.end()
                 with trio.move_on_at(sender.end_by):
-                    await sender.send(error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms))
+                    await sender.send([error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms)])
             return not left and not sender.cut
         finally:
             with trio.move_on_after(GOODBYE_S) as patience:
@@ -153,30 +162,52 @@ class Work:
             if not self._open:
                 self._over.set()
 
-    async def _push(self, topic: str, worker: WorkTake, write: Write) -> None:
+    async def _push(self, topic: str, worker: WorkTake, key: Key, send: Send) -> None:
         """Send jobs until an error ends the stream. Raises that error: `TopicsError`, OSError or `ClientGone`."""
         name = _encode(topic)
-        await self._send(write, RETRY + _heartbeat())
-        while True:
-            pending = self._shards.links.to(self._shards.index_of(topic)).ask(worker, topic, b"")
-            try:
-                reply = None
-                while reply is None:
-                    with trio.move_on_after(HEARTBEAT_S):
-                        reply = await pending.reply()
-                    if reply is None:
-                        await self._send(write, _heartbeat())
-            except BaseException:
-                pending.abandon()
-                raise
-            reply.checked()
-            seqs = () if reply.extra is None else reply.extra.seqs
-            frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True)]
-            await self._send(write, b"".join(frames) or _heartbeat())
+        hold = self._budget.hold(Kind.STREAM, key)
+        await self._send(send, [RETRY + _heartbeat()])
+        try:
+            while True:
+                await self._reserve(hold, send)
+                await self._send(send, _pieces(name, await self._take(topic, worker, hold, send)))
+                hold.release()
+        finally:
+            hold.release()
 
-    async def _send(self, write: Write, piece: bytes) -> None:
+    async def _reserve(self, hold: Hold, send: Send) -> None:
+        """Wait for room for jobs, as a claim does before its shard is asked. Raises `429` where the budget does."""
+        while not hold.size:
+            with trio.move_on_after(HEARTBEAT_S):
+                await hold.grow(DEFAULT_BATCH_BYTES)
+            if not hold.size:
+                await self._send(send, [_heartbeat()])
+
+    async def _take(self, topic: str, worker: WorkTake, hold: Hold, send: Send) -> Reply[Jobs]:
+        """Wait for jobs and return them; they may be none. `hold` is empty while the shard has none, and as large as
+        the reply in the end."""
+        pending = self._shards.links.to(self._shards.index_of(topic)).ask(worker, topic, b"")
+        try:
+            while True:
+                outcome = None
+                with trio.move_on_after(HEARTBEAT_S):
+                    outcome = await pending.wait()
+                if outcome is None:
+                    await self._send(send, [_heartbeat()])
+                elif isinstance(outcome, Parked):
+                    hold.release()
+                else:
+                    break
+        except BaseException:
+            pending.abandon()
+            raise
+        reply = outcome.checked()
+        hold.set(len(reply.body))
+        return reply
+
+    async def _send(self, send: Send, parts: Iterable[bytes]) -> None:
         with trio.move_on_after(self._limits.slow_consumer_timeout_ms / 1000) as patience:
-            await write(piece)
+            await send(parts)
         if patience.cancelled_caught:
             raise ClientGone
 
@@ -202,3 +233,19 @@ def _heartbeat() -> bytes:
 
 def _frame(topic: bytes, seq: int, job: bytes) -> bytes:
     return b'id: %d\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, topic, job[1:].translate(_ONE_LINE))
+
+
+def _pieces(topic: bytes, reply: Reply[Jobs]) -> Iterator[bytes]:
+    """The frames of a reply's jobs, some at a time: no second form of all of them is held. A heartbeat if there are
+    none."""
+    frames: list[bytes] = []
+    size = 0
+    seqs = () if reply.extra is None else reply.extra.seqs
+    for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True):
+        frames.append(_frame(topic, seq, bytes(job)))
+        size += len(frames[-1])
+        if size >= GATHER_BYTES:
+            piece, frames, size = b"".join(frames), [], 0
+            yield piece
+    if frames or not seqs:
+        yield b"".join(frames) or _heartbeat()

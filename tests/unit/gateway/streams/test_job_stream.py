@@ -10,6 +10,7 @@ import h2.events
 import pytest
 import trio
 
+from gateway.admission.body_budget import Kind
 from gateway.api import forwarding
 from gateway.http.messages import ClientGone
 from gateway.streams import job_stream
@@ -159,6 +160,50 @@ async def test_a_client_that_does_not_read_is_let_go_and_its_jobs_given_back() -
         await until(lambda: len(queue.closed) == 1)
         assert queue.jobs  # some jobs were never sent
         await until(lambda: not there.gateway.server.connections)
+
+
+async def test_jobs_that_wait_for_a_client_count_in_the_budget_until_they_are_sent() -> None:
+    queue = Queue(*({"$seq": n, "data": "x" * (4 << 20)} for n in range(1, 9)))
+    async with stage(queue) as there:
+
+        def held() -> int:
+            return there.gateway.budget.statistics().by_kind["stream"]
+
+        async with opened(there) as client:
+            await until(lambda: held() > 4 << 20)  # no longer a reservation, and the client does not read
+            for _ in range(8):
+                await seen(client, b"event: job")
+            await until(lambda: len(queue.waiting) == 1 and not held())
+            queue.jobs.append({"$seq": 9, "data": "x" * (16 << 20)})
+            there.shards[0].send(Reply(queue.waiting[0], b"[]", extra={"seqs": []}))
+            await until(lambda: held() > 16 << 20)
+        await until(lambda: not held())
+
+
+async def test_a_stream_without_room_for_jobs_asks_for_none_and_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_stream, "HEARTBEAT_S", 0.02)
+    queue = Queue({"$seq": 1, "data": 0})
+    async with stage(queue) as there:
+        others = there.gateway.budget.hold(Kind.STREAM)
+        others.set(there.gateway.budget.total)
+        assert not there.gateway.budget.hold(Kind.STREAM).take(1 << 20)
+        async with opened(there) as client:
+            for _ in range(3):
+                await seen(client, b": hb ")
+            assert [request.op for request in there.shards[0].requests] == ["work_open"]
+            others.release()
+            await seen(client, b"event: job")
+
+
+async def test_many_jobs_of_one_reply_come_in_parts_and_none_is_left_out() -> None:
+    jobs = [{"$seq": n, "data": "x" * (n << 10)} for n in range(1, 41)]
+    queue = Queue()
+    async with stage(queue) as there, opened(there) as client:
+        await until(lambda: len(queue.waiting) == 1)
+        there.shards[0].send(Reply(queue.waiting[0], json.dumps(jobs).encode(), extra={"seqs": list(range(1, 41))}))
+        for job in jobs:
+            await seen(client, b"id: %d\nevent: job\ndata: " % job["$seq"])
+            assert json.loads(await seen(client, b"\n\n")) == {"topic": "q", **job}
 
 
 HUGE = {"$seq": 1, "data": "x" * (16 << 20)}
