@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -63,7 +64,8 @@ class SessionCaps:
         self._several_gateways = several_gateways
         self._owned: dict[bytes, list[int | None]] = {}
         """For each key that made a session, its number of sessions in each shard's latest reply."""
-        self._making = trio.Lock()
+        self._making = WeakValueDictionary[bytes, trio.Lock]()
+        """For each key that is making a session, its lock: a shard that does not answer one key delays no other."""
 
     async def make(
         self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position], prefix: str | None
@@ -77,7 +79,7 @@ class SessionCaps:
         most_owned = fair(self._most, self._most_owned, self._keyring.several) if key.digest else 0
         if not most_owned:
             return await self._make_somewhere(SessionMake(key.digest, shown), body)
-        async with self._making:
+        async with self._making.setdefault(key.digest, trio.Lock()):
             counts = self._owned.setdefault(key.digest, [None] * len(self._shards.states))
             if self._several_gateways:
                 with trio.move_on_after(COUNT_S):

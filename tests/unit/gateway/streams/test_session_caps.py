@@ -14,7 +14,7 @@ from proto.ipc.gateway_page import Page
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import cap_reached
 from tests.behaviour.gateway.test_stream_caps import ONE, THREE, TWO, refused
-from tests.support.gateway_stage import Answer, Script, key, stage
+from tests.support.gateway_stage import Answer, Client, Script, key, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
 
@@ -109,6 +109,65 @@ async def test_a_shard_that_does_not_tell_its_count_delays_several_gateways_for_
                 assert (await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE)).status == 200
     finally:
         page.close()
+
+
+async def test_a_shard_that_does_not_answer_one_key_delays_no_other() -> None:
+    asked: list[int] = []
+
+    def answer(request: Request) -> list[Message]:
+        if request.op == "watch_resolve":
+            return [Reply(request.id, extra={"topics": dict.fromkeys(request.options.names, (1, 0, 1))})]
+        if request.op == "session_make":
+            asked.append(request.id)
+            if len(asked) == 1:
+                return []
+        return [Reply(request.id, extra={"owned": 1})]
+
+    async with stage(answer, keys=[key("one"), key("two")]) as there, there.client() as first, there.client() as second:
+        answers: list[Answer] = []
+
+        async def make(client: Client, headers: dict[str, str]) -> None:
+            answers.append(await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make, first, ONE)
+            await until(lambda: len(asked) == 1)
+            with trio.fail_after(20):
+                await make(second, TWO)
+            assert [answer.status for answer in answers] == [200]
+            there.shards[0].send(Reply(asked[0], extra={"owned": 1}))
+        assert [answer.status for answer in answers] == [200, 200]
+        assert not there.gateway.api.live.session_caps._making
+
+
+async def test_one_gateway_makes_one_session_of_a_key_at_a_time() -> None:
+    asked: list[int] = []
+
+    def answer(request: Request) -> list[Message]:
+        if request.op == "watch_resolve":
+            return [Reply(request.id, extra={"topics": dict.fromkeys(request.options.names, (1, 0, 1))})]
+        if request.op == "session_make":
+            asked.append(request.id)
+            return []
+        return [Reply(request.id, extra={"owned": 0})]
+
+    async with stage(answer, keys=[key("one")]) as there, there.client() as first, there.client() as second:
+        statuses: list[int] = []
+
+        async def make(client: Client) -> None:
+            statuses.append((await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE)).status)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make, first)
+            await until(lambda: len(asked) == 1)
+            nursery.start_soon(make, second)
+            lock = next(iter(there.gateway.api.live.session_caps._making.values()))
+            await until(lambda: lock.statistics().tasks_waiting == 1)
+            assert len(asked) == 1
+            for number in range(2):
+                await until(lambda: len(asked) > number)  # noqa: B023 - awaited at once
+                there.shards[0].send(Reply(asked[number], extra={"owned": number + 1}))
+        assert statuses == [200, 200]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
