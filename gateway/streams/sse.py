@@ -79,15 +79,22 @@ class EventStream(Stream):
         super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000
-        self._growing = opened.prefix is not None
+        prefix = opened.prefix
+        self._growing = prefix is not None
         positions = dict(opened.topics)
         if found is not None:
             positions = rewound(positions, found, growing=self._growing)
-        if self._growing:
-            # The client knows that these are deleted. A new topic of the name comes with the prefix.
-            positions = {name: position for name, position in positions.items() if position.epoch != TOLD}
+        told: set[str] = set()
+        if prefix is not None:
+            # The client knows that these are deleted. A new topic of the name comes with the prefix, or, outside it,
+            # is read from its beginning.
+            told = {name for name, position in positions.items() if position.epoch == TOLD}
+            for name in told:
+                if name.startswith(prefix):
+                    del positions[name]
         ids = GrowingIds if self._growing else Ids
-        self._ids = ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
+        shown = {name: max(position.seq, 0) for name, position in positions.items() if name not in told}
+        self._ids = ids(shown, opened.generation)
         self._single = len(positions) == 1 and not self._growing
         # A stream of several topics gathers what they bring at the same time.
         self._direct = write if self._single and isinstance(write, DirectWrite) else None
@@ -97,8 +104,8 @@ class EventStream(Stream):
             subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
                 self.progressed(subscription)  # the id set it back; it must stay there if this stream ends at once
-        if opened.prefix is not None:
-            self.add_prefix(opened.prefix, opened.options, unknown=found.unknown if found else frozenset())
+        if prefix is not None:
+            self.add_prefix(prefix, opened.options, unknown=found.unknown if found else frozenset())
 
     async def send(self) -> None:
         parts: list[bytes] = []
