@@ -25,7 +25,8 @@ A position is [epoch, seq, born]:
     seq      the last seq sent to the client
     born     the session's generation when it began to read that instance
 
-The topics of a session that watches a prefix come and go. So it keeps only the last `MOST_TOLD` of the deleted ones.
+The topics of a session that watches a prefix come and go. So it keeps only the last `MOST_TOLD` of the deleted ones
+that the prefix covers; the client named the others.
 
 A generation ends when a topic turns out to have been deleted. So an id from before the deletion differs from one after.
 
@@ -49,7 +50,7 @@ Position = tuple[int, int, int]
 
 class Session(Struct):
     """One session. `owner` is the digest of the API key that made it, b"" if keys are not required. `options` says what
-    to send of the records and how. Of them, the shard reads only whether there is a `prefix`."""
+    to send of the records and how. Of them, the shard reads only the `prefix`, if there is one."""
 
     wid: str
     owner: bytes
@@ -133,7 +134,8 @@ class Sessions:
 
 
 def _forget(session: Session) -> None:
-    told = [name for name, (epoch, _, _) in session.topics.items() if epoch == TOLD]
+    prefix = session.options["prefix"]
+    told = [name for name, (epoch, _, _) in session.topics.items() if epoch == TOLD and name.startswith(prefix)]
     for name in told[: max(len(told) - MOST_TOLD, 0)]:
         del session.topics[name]
 

@@ -65,6 +65,16 @@ def test_only_a_session_of_a_prefix_forgets_deleted_topics() -> None:
     assert "t10" in kept
 
 
+def test_a_session_of_a_prefix_forgets_no_deleted_topic_that_its_client_named() -> None:
+    sessions = Sessions()
+    sessions.add(session("w1", prefix="t"))
+    sessions.apply({"moved": {"w1": [1, {"a": [TOLD, 0, 1]}]}})
+    sessions.apply({"moved": {"w1": [2, {f"t{n}": [TOLD, 0, 2] for n in range(MOST_TOLD + 10)}]}})
+    kept = sessions.by_wid["w1"].topics
+    assert len(kept) == MOST_TOLD + 1
+    assert kept["a"] == (TOLD, 0, 1)
+
+
 def test_sessions_without_a_report_are_idle() -> None:
     sessions = Sessions()
     sessions.add(session("old"))
