@@ -278,7 +278,7 @@ class Assembly:
 
 def _opened(of: Recovered, follower: LogFollower) -> Wal:
     """The log, open for writing behind what was replayed. Blocks. Raises OSError."""
-    return Wal(
+    log = Wal(
         of.disk,
         of.path / "wal",
         follower,
@@ -290,3 +290,5 @@ def _opened(of: Recovered, follower: LogFollower) -> Wal:
         tail=of.outcome.tail,
         firsts=of.outcome.firsts,
     )
+    of.checkpoints.inventory.current_no = lambda: log.first_no
+    return log

@@ -69,6 +69,8 @@ class Inventory:
         self.segment_bytes = 0
         """Bytes that a catalog may need for flags and rows of all segments, see `_weight`."""
         self.looked_for_strays = False
+        self.current_no: Callable[[], int] = lambda: MAX_U64
+        """The first frame of the log file that is written: that file and later ones are not removed."""
         self.shipped: Callable[[], int] | None = None
         """The last frame that the bucket has, if there is a bucket: the log is not trimmed beyond it."""
         self.held_no = 0

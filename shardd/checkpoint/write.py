@@ -40,7 +40,7 @@ from shardd.storage.segment import (
     sealed_frame,
 )
 from shardd.storage.segment_check import check_whole, ends_as_written
-from shardd.storage.wal import first_no_of
+from shardd.storage.wal import files_upto
 from shardd.topic.topic import Topic
 
 _T = TypeVar("_T")
@@ -397,7 +397,7 @@ class Writer:
         """Step 6: remove files that are not needed any more, and folders that are empty then: each writing makes its
         folder again. The next start finds what cannot be removed now."""
         wal = self._inventory.path / "wal"
-        files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
+        files = files_upto(self._disk, wal, self._inventory.current_no())
         catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
         pairs = [
             (n, wal / name, wal / b) for (n, name), (after, b) in pairwise(files) if after <= min(catalogued, shipped)

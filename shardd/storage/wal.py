@@ -63,6 +63,15 @@ def first_no_of(name: str) -> int | None:
     return None
 
 
+def files_upto(disk: Disk, directory: Path, current_no: int) -> list[tuple[int, str]]:
+    """First frame number and name of the log files, in order, up to the one that is written, which begins with frame
+    `current_no`. Without those that failed rotations left: they are empty, and the file before continues. Raises
+    OSError."""
+    found = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
+    before = [each for each in found if each[0] < current_no and disk.size(directory / each[1])]
+    return before + [each for each in found if each[0] == current_no]
+
+
 def reopened(disk: Disk, path: Path, unsynced_at: int) -> tuple[File, int]:
     """A log file and its size. Its bytes from an offset on are written again in place, and it is synced. Blocks. Raises
     OSError, but not for a full disk: a copy-on-write file system needs room, and then the sync alone has to do."""
@@ -142,9 +151,12 @@ class Wal:
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
         self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
+        self.first_no = next_no
+        """Number of the first frame of the current file."""
         if resume is None:
             self._file, self._size = self._create(next_no), 0
         else:
+            self.first_no = first_no_of(resume) or next_no
             self._file, self._size = reopened(disk, directory / resume, unsynced_at)
 
     def _create(self, first_no: int) -> File:
@@ -297,14 +309,15 @@ class Wal:
         try:
             file = self._create(self.synced_no + 1)
         except OSError:
-            # The log continues in the old file. If the new name cannot be removed, it names an empty file.
+            # The log continues in the old file. If the new name cannot be removed, it names an empty file, which
+            # starts and `files_upto` pass over.
             try:
                 self._disk.remove(self._directory / file_name(self.synced_no + 1))
             except OSError:
                 pass
             return
         self._file.close()
-        self._file, self._size = file, 0
+        self._file, self._size, self.first_no = file, 0, self.synced_no + 1
         self._rotation_wanted = False
         self._rotations += 1
 
@@ -337,7 +350,7 @@ class Wal:
             raise WalError("the write-ahead log could not be rescued", error) from error
         self._file.close()
         self._unsynced.clear()
-        self._file, self._size = file, size
+        self._file, self._size, self.first_no = file, size, first_no
         self._firsts[first_no] = kept[0].checksum
         self._staged_tail = self._written_tail = self._synced_tail = tail
         self.synced_no = first_no + len(kept) - 1

@@ -241,6 +241,30 @@ def test_the_log_is_trimmed_and_dead_segments_go() -> None:
     assert [r["data"] for r in shard.restarted().everything("a")] == list(range(370, 400))
 
 
+@pytest.mark.parametrize("survival", ["process", "drop"])
+def test_the_log_continues_in_its_file_beside_the_empty_one_of_a_failed_rotation(survival: Survival) -> None:
+    disk = FaultDisk()
+    shard = Harness(disk)
+    shard.append("a", 1, config={"durability": "fsync"})
+    first = next(path for path in disk.names if path.match("wal/*.log"))
+    disk.fail = {"sync_dir": OSError(5, "injected"), "remove": OSError(5, "injected")}
+    shard.shard.commits.rotate()
+    disk.fail = {}
+    shard.send("append", "a", {"records": [{"data": 2}]})
+    shard.shard.flush()
+    for _ in range(2):
+        shard.shard.checkpoint_now()
+    assert len([path for path in disk.names if path.match("wal/*.log")]) == 2
+    shard.append("a", 3)
+    again = shard.restarted(disk.after_crash(survival))
+    assert [r["data"] for r in again.everything("a")] == [1, 2, 3]
+    for _ in range(2):
+        shard.shard.checkpoint_now()
+    assert first not in disk.names
+    shard.append("a", 4)
+    assert [r["data"] for r in shard.restarted(disk.after_crash(survival)).everything("a")] == [1, 2, 3, 4]
+
+
 def test_records_beyond_the_cache_are_read_from_their_files() -> None:
     shard = Harness(segment_max_events=100, cache_bytes=0)
     for i in range(0, 1000, 10):
