@@ -78,9 +78,17 @@ class Planner:
         if plan.to_cold:
             self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
         self._list_again(plan.topics)
-        plan.dead = list(self._inventory.unused)
+        self._leave(plan)
         plan.listed = list(self._inventory.listed)  # a topic may be loaded again while the plan is carried out
         return plan
+
+    def _leave(self, plan: Plan) -> None:
+        """Plan to remove the files that neither a topic nor this plan's catalog needs. An unloaded topic may have been
+        loaded again since its entry was planned, which names its held frames: the next plan has those."""
+        named = {path for each in plan.topics if (left := each.topic.unloaded) is not None for path in left.held}
+        unused = self._inventory.unused
+        plan.dead = [path for path in unused if path not in named]
+        self._inventory.unused = [*plan.dead, *(path for path in unused if path in named)]
 
     def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:
         """True if a topic has to be planned although it has not changed."""

@@ -136,6 +136,37 @@ def test_a_topic_that_returns_while_a_checkpoint_is_planned_is_in_its_catalog(mo
     assert data(last, "good") == ["a", "b", "c"]
 
 
+def test_held_frames_stay_as_long_as_a_catalog_that_a_start_may_use_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LOOK", 1)
+    shard, disk = stored()
+    shard.append("bad", "in the log only")
+    taken = gone(disk, cold)
+    shard = shard.restarted()
+    checkpoint(shard)
+    checkpoint(shard)
+    held = next(path for path in disk.names if path.name.startswith("held-"))
+    shard.append("good", "c")
+    shard.shard.commits.sync_now()
+    planning = shard.shard.control.planning()
+    for _ in shard.shard.directory.by_id:
+        next(planning)  # each of them has an entry after that
+    disk.names |= taken
+    shard.clock.advance(61_000)
+    assert data(shard) == [*range(40), "in the log only"]
+    plan = slices.exhaust(planning)
+    shard.shard.checkpoints.writer.write(plan)
+    shard.shard.control.end(plan)
+    checkpoint(shard)
+    checked = disk.after_crash("process")
+    newest = max(path for path in checked.names if path.name.startswith("catalog-"))
+    checked.names[newest].data[-20] ^= 1
+    last = shard.restarted(checked)
+    assert data(last) == [*range(40), "in the log only"]
+    assert data(last, "good") == ["a", "b", "c"]
+    checkpoint(shard)
+    assert held not in disk.names
+
+
 def test_what_came_back_is_read_by_the_next_start() -> None:
     shard, disk = stored()
     shard.append("bad", "later")
