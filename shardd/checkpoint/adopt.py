@@ -74,6 +74,8 @@ class Adopter:
         for segment, target in plan.cold:
             self._inventory.removable += self._inventory.leave([copy(segment)])
             segment.move_to_cold(target)
+        if self._inventory.cold is not None and any(segment.sealed for segment, _ in plan.written):
+            topic.catalogued = None  # more segments may be due for the cold tier than when this was planned
 
     def adopt_written(self, plan: TopicPlan) -> None:
         topic, waiting = plan.topic, deque(plan.batches)

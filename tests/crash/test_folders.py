@@ -77,6 +77,22 @@ def _checkpoints(shard: Harness, count: int = 3) -> None:
         shard.shard.checkpoint_now()
 
 
+def test_segments_that_a_checkpoint_fills_move_to_the_cold_folder_though_their_topic_is_idle() -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS, hot_retain_bytes=0)
+    shard.append("idle", 0, 1, 2, 3)
+    _checkpoints(shard, 1)
+    ident = f"{shard.shard.directory.find('idle').id:016x}"
+    for number in range(3):
+        shard.append("busy", number)
+        _checkpoints(shard, 1)
+    tops = [shard.path / "topics", Path("/cold") / shard.path.name / "topics"]
+    assert [len(disk.list(top / ident)) for top in tops] == [0, 2]
+    assert [r["data"] for r in shard.restarted().everything("idle")] == [0, 1, 2, 3]
+    plan = shard.shard.control.begin()
+    assert "idle" not in {each.topic.name for each in plan.topics}
+
+
 ALL: dict[str, Any] = {"before_seq": 1000}
 
 
@@ -102,7 +118,7 @@ def test_the_first_checkpoint_removes_folders_that_an_earlier_process_left_empty
     shard = Harness(disk, **LIMITS)
     tops = [shard.path / "topics", Path("/cold") / shard.path.name / "topics"]
     shard.append("a", 1, 2, config={"durability": "fsync"})
-    _checkpoints(shard)
+    _checkpoints(shard, 1)
     for top in tops:
         disk.make_dir(top / f"{77:016x}")
         disk.make_dir(top / "of an operator")
