@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from proto.model.limits import MAX_U64, Limits
+from shardd.checkpoint.cold_folder import missing
 from shardd.checkpoint.plan import Planned, files_of, segment_of
 from shardd.checkpoint.strays import Known, foreign, replaced, replaced_held
 from shardd.storage import catalog
@@ -35,8 +36,9 @@ class Inventory:
         """Checksum of the frame that the newest catalog was made at, if it says so."""
         self.cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         """The shard's folder in the cold tier, if there is one."""
-        self.cold_used = False
-        """True if the newest catalog has segments in the cold tier."""
+        self.cold_used: bool | None = None
+        """True if the newest catalog has segments in the cold tier, or the folder lacks those of other shards. None
+        if the catalog has none, until a checkpoint that is to copy some has looked at the others."""
         self.parts = Parts(disk)
         self.number = 0
         self.frame_no = 0
@@ -173,9 +175,13 @@ class Inventory:
             self.discount(segment)
 
     def cold_vanished(self) -> bool:
-        """True if the cold folder is missing although it had segments. It must not be created then: the real one may be
-        mounted over it later."""
-        return self.cold_used and self.cold is not None and not self._disk.list(self.cold / "topics")
+        """True if the cold folder is missing although it had segments of any shard. It must not be created then: the
+        real one may be mounted over it later. Blocks. Raises OSError."""
+        if self.cold is None or self._disk.list(self.cold / "topics"):
+            return False
+        if self.cold_used is None:
+            self.cold_used = missing(self._disk, self.path, self.cold)
+        return self.cold_used
 
     def lost(self) -> list[Path]:
         """All files that were ever set apart, in both tiers. Blocks."""

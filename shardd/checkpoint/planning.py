@@ -76,7 +76,7 @@ class Planner:
                 yield
         assert planned == plan.id_sum, "each topic that was not deleted has an entry"
         if plan.to_cold:
-            self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
+            self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments) or None
         self._list_again(plan.topics)
         self._leave(plan)
         plan.listed = list(self._inventory.listed)  # a topic may be loaded again while the plan is carried out

@@ -117,6 +117,22 @@ def test_a_vanished_cold_folder_is_the_trouble_of_its_topics_alone_and_heals() -
     assert not [path for path in disk.names if path.name.startswith("held-")]
 
 
+def test_a_shard_without_cold_segments_does_not_fill_the_place_of_a_vanished_folder() -> None:
+    shard, disk = stored()
+    other = Harness(disk, shard.clock, SHARD.with_name("shard-01"), **LIMITS)
+    taken = gone(disk, cold)
+    for number in range(3):
+        other.append("theirs", *range(10))
+        checkpoint(other)
+        other = other.restarted() if number % 2 else other
+    assert not any(cold(path) for path in (*disk.names, *disk.dirs))
+    disk.names |= taken
+    other.append("theirs", "more")
+    checkpoint(other)
+    assert {path.parts[2] for path in disk.names if cold(path)} == {"shard-00", "shard-01"}
+    assert data(other.restarted(), "theirs") == [*list(range(10)) * 3, "more"]
+
+
 def test_a_topic_that_returns_while_a_checkpoint_is_planned_is_in_its_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "LOOK", 1)
     shard, disk = stored()

@@ -1,0 +1,41 @@
+"""Whether the cold folder is missing, for a shard that has no segments in it.
+
+Such a shard cannot tell a folder that is empty from one that is not mounted, so it looks at the other shards beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import cbor2
+
+from shardd.storage import catalog
+from shardd.storage.disk import Disk
+
+_SHARD = re.compile("shard-[0-9]{2,}")
+
+
+def missing(disk: Disk, path: Path, cold: Path) -> bool:
+    """True if the cold folder has no segments of other shards, although the newest catalog of one of them names some.
+    `path` and `cold` are the shard's own folders in the two tiers. Blocks. Raises OSError."""
+    others = [name for name in disk.list(path.parent) if _SHARD.fullmatch(name) and name != path.name]
+    folders = [cold.parent / name / "topics" for name in others]
+    if any(map(disk.list, folders)):
+        return False
+    named = any(_names_cold(disk, path.parent / name) for name in others)
+    return named and not any(map(disk.list, folders))  # a shard that has just begun copies them, then names them
+
+
+def _names_cold(disk: Disk, path: Path) -> bool:
+    """True if the newest catalog of the shard in `path` names cold segments, or cannot be read."""
+    numbers = catalog.numbers(disk, path)
+    if not numbers:
+        return False
+    try:
+        for entry in catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1]))):
+            if isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]):
+                return True
+    except (catalog.CatalogError, cbor2.CBORDecodeError, LookupError, TypeError, ValueError, RecursionError):
+        return True  # that shard will find out; this one copies nothing meanwhile
+    return False
