@@ -32,12 +32,14 @@ HEAD = struct.Struct("<4sIQQ")
 assert HEAD.size == 24
 HELD_VERSION = 2
 """Format version of a catalog that holds back frames of a topic which the server could not read."""
+ABSENT = -1
 _NAME = re.compile(r"catalog-(\d{20})\.cbor")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Decoded catalog. Includes everything up to frame `frame_no` of the log. `number` is 0 if the shard has none."""
+    """Decoded catalog. Includes everything up to frame `frame_no` of the log. `number` is 0 if the shard has none, and
+    `ABSENT` if the shard itself is not there."""
 
     number: int = 0
     frame_no: int = 0
@@ -62,7 +64,7 @@ def newest(shard: Path) -> Catalog:
         problems.append(f"{name}: {found}")
     if problems:
         raise CorruptFile(f"{shard}: no catalog can be read: " + "; ".join(problems))
-    return Catalog()
+    return Catalog(0 if (shard / "wal").is_dir() else ABSENT)
 
 
 def of_segments(shard: Path) -> Catalog:
@@ -92,7 +94,7 @@ def of_segments(shard: Path) -> Catalog:
                     "losses": [],
                 }
             )
-    return Catalog(topics=tuple(topics))
+    return Catalog(0 if (shard / "topics").is_dir() else ABSENT, topics=tuple(topics))
 
 
 def decode(raw: bytes, path: PurePath) -> Catalog | str:

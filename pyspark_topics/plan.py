@@ -14,6 +14,8 @@ The server may run meanwhile, and its checkpoints remove files. If a file is gon
 A read therefore returns every record that existed when it was planned and still exists when its task reads it. Records
 that are evicted, expired or deleted in between may be returned or not. Later records are not returned.
 
+A task whose machine does not have the shard's files, or has earlier ones, ends with `CorruptFile`.
+
 Damage ends a read with `CorruptFile`. If `fail` is false, damage is logged and its records are left out: a batch and
 all that depends on it, up to a whole shard whose catalogs are all unreadable.
 """
@@ -24,10 +26,12 @@ import os
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
 from pyspark_topics import frames, rows
+from pyspark_topics.catalog import ABSENT
 from pyspark_topics.directory import places
 from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.logfile import LogFile
@@ -54,6 +58,7 @@ class Piece:
     """The part of a file that one task reads: `rows` by topic id, from the first `end` bytes.
 
     `first` and `until` are the frame numbers of a log file (see `LogFile`); `first` is 0 for a segment.
+    `number` is that of the snapshot.
     """
 
     shard: Place
@@ -65,6 +70,7 @@ class Piece:
     until: int | None = None
     where: Where = ALL
     fail: bool = True
+    number: int = ABSENT
 
     @property
     def path(self) -> str:
@@ -237,7 +243,7 @@ def _find_again(piece: Piece) -> list[Piece]:
     """Find the pieces that have the records of a vanished file now."""
     names = frozenset(wanted.name for wanted in piece.rows.values())
     found = []
-    for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail).pieces:
+    for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail, piece.number).pieces:
         ranges = {
             (piece.shard, ident): Range(wanted.low, wanted.high, wanted.oldest_ms, wanted.newest_ms)
             for ident, wanted in piece.rows.items()
@@ -257,13 +263,19 @@ class _Wanted:
         return isinstance(name, str) and name in self.topics and self.where.topic.allows(name)
 
 
-def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool, least: int = ABSENT) -> Survey:
+    """Survey a shard. Raises `CorruptFile` if its snapshot has a number below `least`, and as `survey` does."""
     tried: int | None = None
     for _ in range(TRIES):
         number = tried
         try:
             snapshot = shard.snapshot(fail)
             number = snapshot.number
+            if number < least:
+                raise CorruptFile(
+                    f"{shard.path}: the shard is not there, or is as it was before the read was planned; mount the "
+                    "same directory at the same path on the driver and all executors"
+                )
             return _survey_from(snapshot, topics, now_ms, fail)
         except FileNotFoundError as error:
             gone = error
@@ -288,6 +300,7 @@ def _survey_from(snapshot: Snapshot, topics: Container[str], now_ms: int, fail: 
             fail,
         )
     found = Survey()
+    piece = partial(Piece, shard, now_ms=now_ms, fail=fail, number=snapshot.number)
     spans: dict[LogFile, dict[int, Rows]] = {}
     for topic_id, topic in state.topics.items():
         if topic is None or topic.ephemeral:
@@ -298,14 +311,14 @@ def _survey_from(snapshot: Snapshot, topics: Container[str], now_ms: int, fail: 
             wanted = topic.wanted(stored.first, stored.last)
             if wanted is not None:
                 file = topic.file(stored)
-                found.pieces.append(Piece(shard, file, stored.size, {topic_id: wanted}, now_ms, fail=fail))
+                found.pieces.append(piece(file, stored.size, {topic_id: wanted}))
         for log, span in topic.spans.items():
             wanted = topic.wanted(span.low, span.high)
             if wanted is not None:
                 spans.setdefault(log, {})[topic_id] = wanted
     for log, end in ends:
         if log in spans:
-            found.pieces.append(Piece(shard, log.file, end, spans[log], now_ms, log.first, log.until, fail=fail))
+            found.pieces.append(piece(log.file, end, spans[log], first=log.first, until=log.until))
     return found
 
 

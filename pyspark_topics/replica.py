@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 from pyspark_topics import catalog as catalogs
 from pyspark_topics import seal
 from pyspark_topics.bucket import AHEAD, REMEDY, Bucket, Extent, ObjectFile
-from pyspark_topics.catalog import Catalog
+from pyspark_topics.catalog import ABSENT, Catalog
 from pyspark_topics.errors import CorruptFile, NotADataDirectory, Trimmed, UnknownFormat, log, tell
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import SERVICE, BadOption, Topics
@@ -186,7 +186,7 @@ class ReplicaShard:
             raise CorruptFile(f"{self.path}: no manifest can be read: {'; '.join(problems)}{REMEDY}")
         if (parts := self._numbered("log")) and min(parts) != f"{self.prefix}/log/{1:020d}":
             raise CorruptFile(f"{self.path}: there is no manifest, and the log begins with {min(parts)}{REMEDY}")
-        return ReplicaSnapshot(self, Manifest(0, 1, 0, [], {}), Catalog())
+        return ReplicaSnapshot(self, Manifest(0 if parts else ABSENT, 1, 0, [], {}), Catalog())
 
     def _numbered(self, folder: str) -> list[str]:
         found = self.bucket.list(f"{self.prefix}/{folder}")

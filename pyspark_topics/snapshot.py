@@ -43,7 +43,7 @@ class Snapshot(Protocol):
 
     @property
     def number(self) -> int:
-        """Higher for a later snapshot that begins with another catalog."""
+        """Higher for a later snapshot that begins with another catalog, lowest (`ABSENT`) if nothing is there."""
 
     def logs(self, fail: bool) -> list[LogFile]:
         """The files of the log with frames after the catalog, oldest first. Raises `CorruptFile`, `Trimmed`,

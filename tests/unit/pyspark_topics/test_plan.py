@@ -11,13 +11,16 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from pyspark_topics import bucket as buckets
 from pyspark_topics import plan
 from pyspark_topics.columns import EVERYTHING
 from pyspark_topics.datasource import Reader
 from pyspark_topics.directory import Shard
-from pyspark_topics.storage import LocalFile
+from pyspark_topics.errors import CorruptFile
+from pyspark_topics.storage import Kept, LocalFile
 from tests.behaviour.pyspark_topics.test_pruning import seqs
-from tests.support.scene import Scene
+from tests.support.bucket_scene import BucketScene
+from tests.support.scene import Scene, records
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +75,49 @@ def test_tasks_are_few_and_of_about_the_same_size(monkeypatch: pytest.MonkeyPatc
     assert len(found) <= len(even) + 3
     # Few bytes are read by one task, not by one per file.
     assert len(plan.tasks(pieces[:3])) == 1
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("remains", [False, True])
+def test_a_task_on_a_machine_without_the_directory_fails(tmp_path: Path, checkpoint: bool, remains: bool) -> None:
+    """It was planned elsewhere: its rows exist. An empty folder may be where the disk should be mounted."""
+    scene = Scene(tmp_path, cold_dir="")
+    scene.shard.append("a", *range(20))
+    scene.shard.shard.commits.sync_now()
+    if checkpoint:
+        scene.checkpoint()
+    pieces = scene.plan()
+    scene.path.rename(tmp_path / "elsewhere")
+    if remains:
+        scene.path.mkdir()
+    for piece in pieces:
+        with pytest.raises(CorruptFile, match="shard-00: the shard is not there"):
+            records([piece])
+
+
+def test_a_task_that_finds_an_earlier_catalog_fails(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, cold_dir="")
+    for number in range(2):
+        scene.shard.append("a", number)
+        scene.checkpoint()
+    pieces = scene.plan()
+    max(scene.path.glob("catalog-*.cbor")).unlink()
+    Path(pieces[-1].path).unlink()
+    with pytest.raises(CorruptFile, match="is as it was before the read was planned"):
+        records(pieces)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_task_fails_when_the_objects_of_its_shard_are_gone(
+    tmp_path: Path, checkpoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = BucketScene(tmp_path)
+    scene.shard.append("a", *range(20))
+    if checkpoint:
+        scene.checkpoint()
+    pieces = scene.plan()
+    (scene.bucket / "shard-00").rename(tmp_path / "elsewhere")
+    for cache in ("_kept", "_near"):
+        monkeypatch.setattr(buckets, cache, Kept(1 << 30))  # the task is in another process
+    with pytest.raises(CorruptFile, match="shard-00: the shard is not there"):
+        records(pieces)
