@@ -28,4 +28,5 @@ with instead("httpx._main", None), instead("trio", None), instead("h2", None):
     from topics_client import Unavailable as Unavailable
     from topics_client import Worker as Worker
     from topics_client.connection import segment as segment
+    from topics_client.publishing import KEPT_S as KEPT_S
     from topics_client.publishing import Publisher as Publisher

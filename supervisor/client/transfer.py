@@ -4,10 +4,10 @@ An export of a topic starts at its first live record. It ends after the last rec
 a few later records may be included. After retries of the client it continues at the same seq, so that no record is
 left out or repeated. Records that the service lost before they were read become a `$gap` line and are reported.
 
-An import writes one batch after the other. A batch without an answer is sent again with its idempotency key, which is
-derived from the line number and the content of its records. A whole file may therefore be imported again without
-writing records twice, while the topic remembers the keys (`idempotency_window_ms`, 2 minutes by default). After that,
-`skip` the lines that the interrupted import reported as done: the batches after them are the same as before.
+An import writes one batch after the other. A batch without an answer is sent again, for `KEPT_S`, with its idempotency
+key, which is derived from the line number and the content of its records. A whole file may therefore be imported again
+without writing records twice, while the topic remembers the keys (`idempotency_window_ms`, 2 minutes by default). After
+that, `skip` the lines that the interrupted import reported as done: the batches after them are the same as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from supervisor.client.jsonlines import Batch, Note, lines_of, note, page_of
-from supervisor.client.python_client import AsyncClient, TopicsError, segment
+from supervisor.client.python_client import KEPT_S, AsyncClient, TopicsError, segment
 from supervisor.errors import SupervisorError
 
 PAGE_RECORDS = 1000
@@ -189,7 +189,7 @@ def _configure(client: Client, part: Note) -> int:
 def _write(client: Client, batch: Batch, done: Done) -> None:
     path = f"/v0/topics/{segment(batch.topic)}"
     try:
-        answer = client.call("POST", path, batch.body(), params={"return_seqs": False})
+        answer = client.call("POST", path, batch.body(), params={"return_seqs": False}, within_s=KEPT_S)
     except TopicsError as error:
         if error.code in TOO_LARGE and len(batch.lines) > 1:
             # The halves are the same at every attempt, so their keys are too.
