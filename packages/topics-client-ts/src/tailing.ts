@@ -206,7 +206,8 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
       try {
         await this.connection.call("put_cursor", { path: { topic, cursor }, body: { seq } }, { signal });
       } catch (error) {
-        if (!(error instanceof NotFound)) throw error; // the topic was deleted, and its cursor with it
+        const recreated = error instanceof TopicsError && Number(error.detail["head_seq"] ?? seq) < seq; // it ends before the cursor
+        if (!recreated && !(error instanceof NotFound)) throw error; // else the topic was deleted, and its cursor with it
       }
       this.#committed.set(topic, seq);
     }

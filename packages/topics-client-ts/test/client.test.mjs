@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 import { inspect } from "node:util";
-import { DecodeError, ERRORS, Forbidden, GapError, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
+import { DecodeError, ERRORS, Forbidden, GapError, InvalidRequest, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
 import { sleep } from "../dist/connection.js";
 import { EventLines } from "../dist/streams.js";
 
@@ -342,6 +342,26 @@ test("a tail survives that its cursor cannot be stored for now, and stores it wi
   const tail = other.tail("t", { cursor: "c" });
   await tail.next();
   await assert.rejects(tail.next(), Forbidden);
+});
+
+test("a topic that is recreated while a batch is in hand is read from its first record", async () => {
+  const begun = [[200, { seq: 49 }], watch(49)];
+  const recreated = ["tombstone", { topic: "t", gap_from: 1, gap_to: 9, reason: "recreated", earliest_seq: 1 }, "g"];
+  const [, frames] = stream(record(50));
+  const refused = (head_seq) => [400, failure("invalid_request", { field: "seq", head_seq })];
+  const after = [stream(recreated)[1], stream(record(1), record(2))[1]].join("");
+  const [client, asked] = scripted([...begun, [200, frames + after], refused(2), [200, {}], [200, {}]], { patienceMs: 0 });
+  const seen = [];
+  for await (const { seq, kind } of client.tail("t", { cursor: "c", gaps: "yield" })) {
+    seen.push([kind, seq]);
+    if (kind === "record" && seq === 2) break;
+  }
+  assert.deepEqual(seen, [["record", 50], ["gap", 0], ["record", 1], ["record", 2]]);
+  assert.deepEqual(commits(asked), [50, 0, 1]);
+  const [other] = scripted([...begun, [200, frames], refused(51)], { patienceMs: 0 });
+  const tail = other.tail("t", { cursor: "c" });
+  await tail.next();
+  await assert.rejects(tail.next(), InvalidRequest);
 });
 
 test("a commit that fails at the end of a loop is thrown, but hides no error of the caller", async () => {

@@ -217,14 +217,16 @@ class Tail(Generic[I_co]):
         await self._store(self._cursor, done)
 
     async def _store(self, cursor: str, positions: Mapping[str, int]) -> None:
-        for topic, seq in list(positions.items()):
-            if self._committed.get(topic) != seq:
-                path = f"/v0/topics/{segment(topic)}/cursors/{segment(cursor)}"
-                try:
-                    await self._connection.call("PUT", path, {"seq": seq})
-                except NotFound:
-                    log.info("%s was deleted, and its cursor %s with it", topic, cursor)
-                self._committed[topic] = seq
+        for topic, seq in sorted(positions.items() - self._committed.items()):
+            path = f"/v0/topics/{segment(topic)}/cursors/{segment(cursor)}"
+            try:
+                await self._connection.call("PUT", path, {"seq": seq})
+            except TopicsError as error:
+                recreated = error.detail.get("head_seq", seq) < seq  # the topic of this name ends before the cursor
+                if not (recreated or isinstance(error, NotFound)):
+                    raise
+                log.info("%s was deleted, and its cursor %s with it", topic, cursor)
+            self._committed[topic] = seq
 
     async def aclose(self) -> None:
         """Close the stream. The service forgets its session by itself."""
@@ -237,10 +239,8 @@ class Tail(Generic[I_co]):
             try:
                 async for _ in chunks:  # generators inside generators end only if they are run to their end
                     pass
-            except httpx.HTTPError:
-                pass
-            except RuntimeError:
-                pass  # a read that Ctrl-C interrupted is still waiting in them, and ends them itself
+            except (httpx.HTTPError, RuntimeError):
+                pass  # of the latter: a read that Ctrl-C interrupted is still waiting in them, and ends them itself
 
     async def _begin(self) -> None:
         if self._begun:

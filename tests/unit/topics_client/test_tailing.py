@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, answer, error, frame, records, session, stream
-from topics_client import Forbidden, Gap, TopicDeleted, TopicNotFound, Unavailable
+from topics_client import Forbidden, Gap, InvalidRequest, TopicDeleted, TopicNotFound, Unavailable
 
 NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
 
@@ -225,6 +225,30 @@ async def test_a_tail_ends_by_a_commit_that_is_refused() -> None:
         tail = client.tail("t", cursor="c")
         assert (await anext(tail)).seq == 1
         with pytest.raises(Forbidden):
+            await anext(tail)
+
+
+async def test_a_topic_that_is_recreated_while_a_batch_is_in_hand_is_read_from_its_first_record(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    new = frame("tombstone", "n", topic="t", **NEW), records("t", 1, 2)
+    refused = error(400, "invalid_request", {"field": "seq", "head_seq": 2})
+    fake = Fake([answer(200, {"seq": 49}), session(t=49), stream(records("t", 50, 50), *new), refused])
+    fake.answers += [answer(200, {})] * 2
+    async with fake.client() as client, client.tail("t", cursor="c", gaps="yield") as tail:
+        assert [item.seq for item in await take(tail, 4)] == [50, 0, 1, 2]
+    assert committed(fake) == [50, 0, 1]
+    assert "t was deleted, and its cursor c with it" in caplog.messages
+
+
+async def test_a_commit_that_is_refused_though_the_topic_is_longer_ends_the_tail(autojump_clock: Clock) -> None:
+    refused = error(400, "invalid_request", {"field": "seq", "head_seq": 51})
+    fake = Fake([answer(200, {"seq": 49}), session(t=49), stream(records("t", 50, 50)), refused])
+    async with fake.client() as client:
+        tail = client.tail("t", cursor="c")
+        assert (await anext(tail)).seq == 50
+        with pytest.raises(InvalidRequest):
             await anext(tail)
 
 
