@@ -117,8 +117,10 @@ async def _handle(beside: anyio.abc.TaskGroup, turn: anyio.Lock, command: str, r
         os.close(errors.written)
     async with process:
         try:
-            await _give(input_written, data)
-            status = await process.wait()
+            async with anyio.create_task_group() as giving:
+                giving.start_soon(_give, input_written, data)
+                status = await process.wait()
+                giving.cancel_scope.cancel()  # a process that the command left behind may hold its input, unread
             line = await errors.last()
         except BaseException:
             try:

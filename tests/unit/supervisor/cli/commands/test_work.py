@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,3 +52,20 @@ def test_a_command_that_leaves_its_input_unread_is_no_error(
     asyncio.run(run())
     assert told == []
     assert (len(capfd.readouterr().out) == len('"x"\n') - 1 + 200_000) == (command == "cat")
+
+
+def test_a_job_is_done_when_its_command_ends_though_another_process_holds_its_input(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    line = 'import subprocess; print(subprocess.Popen(["sleep", "60"]).pid)'
+
+    async def run() -> None:
+        async with anyio.create_task_group() as beside:
+            with anyio.fail_after(30):
+                await work._handle(beside, anyio.Lock(), f"exec {sys.executable} -c '{line}'", False, JOB)
+            beside.cancel_scope.cancel()  # the end of the worker
+
+    try:
+        asyncio.run(run())
+    finally:
+        os.kill(int(capfd.readouterr().out), signal.SIGKILL)
