@@ -20,13 +20,14 @@ from pathlib import Path
 
 from pyspark_topics import catalog
 from pyspark_topics.catalog import Catalog
-from pyspark_topics.errors import ColdPathMissing, NotADataDirectory, Trimmed
+from pyspark_topics.errors import ColdPathMissing, CorruptFile, NotADataDirectory, Trimmed
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import BUCKETS, SERVICE, BadOption, Topics
 from pyspark_topics.snapshot import Place
 from pyspark_topics.storage import LocalFile
 
 FORMAT = 1
+DECISION = "reshard.json"
 _SHARD = re.compile(r"shard-(\d+)")
 
 
@@ -36,12 +37,13 @@ _FILE = re.compile(r"wal-(\d{20})\.log")
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Directory of one shard, and that of its cold segments if configured. `has_log` is false for a shard of a cold
-    tier that is read alone."""
+    tier that is read alone. `of` is the number of shards when the read was planned, 0 if that is not known."""
 
     number: int
     path: Path
     cold: Path | None = None
     has_log: bool = True
+    of: int = 0
 
     @property
     def state(self) -> str:
@@ -53,7 +55,13 @@ class Shard:
 
     def snapshot(self, fail: bool) -> DirectorySnapshot:
         """Raises as `Place.snapshot`."""
-        return DirectorySnapshot(self, catalog.newest(self.path) if self.has_log else catalog.of_segments(self.path))
+        found = catalog.newest(self.path) if self.has_log else catalog.of_segments(self.path)
+        root = self.path.absolute().parent
+        if self.of and ((root / DECISION).exists() or _count(root) not in (0, self.of)):
+            raise CorruptFile(
+                f"{root}: it was spread over another number of shards when the read had been planned; read again"
+            )
+        return DirectorySnapshot(self, found)
 
     def base(self, cold: bool) -> Path:
         """Parent of the folder `topics` of hot or cold segments. Raises `ColdPathMissing`."""
@@ -157,7 +165,7 @@ def shards(path: str, cold: str | None = None) -> list[Shard]:
     root = Path(path)
     match = _SHARD.fullmatch(root.resolve().name)
     if match and (root / "wal").is_dir():
-        return [_shard(int(match[1]), root, cold)]
+        return [_shard(int(match[1]), root, cold, _count(root.absolute().parent))]
     backups = [mark.parent for mark in root.glob("*/backup.json") if mark.parent.suffix != ".tmp"]
     if backups and not (root / "manifest.json").exists():
         root = max(backups)
@@ -176,11 +184,11 @@ def shards(path: str, cold: str | None = None) -> list[Shard]:
         raise NotADataDirectory(f"{manifest}: not a manifest: {error!r}") from error
     if version != FORMAT:
         raise NotADataDirectory(f"{manifest}: format {version!r}, known here: {FORMAT}; update pyspark_topics")
-    if (root / "reshard.json").exists():
+    if (root / DECISION).exists():
         raise NotADataDirectory(
             f"{path}: it is being spread over another number of shards, and that was interrupted; finish it first"
         )
-    found = [_shard(number, root / f"shard-{number:02d}", cold) for number in range(count)]
+    found = [_shard(number, root / f"shard-{number:02d}", cold, count) for number in range(count)]
     missing = [shard.path.name for shard in found if not (shard.path / "wal").is_dir()]
     if missing and (root / "machine.json").exists():
         raise NotADataDirectory(
@@ -189,5 +197,13 @@ def shards(path: str, cold: str | None = None) -> list[Shard]:
     return found
 
 
-def _shard(number: int, path: Path, cold: str | None) -> Shard:
-    return Shard(number, path, Path(cold) / path.resolve().name if cold else None)
+def _shard(number: int, path: Path, cold: str | None, count: int) -> Shard:
+    return Shard(number, path, Path(cold) / path.resolve().name if cold else None, of=count)
+
+
+def _count(root: Path) -> int:
+    """The number of shards by the manifest in `root`; 0 if none can be read."""
+    try:
+        return int(json.loads((root / "manifest.json").read_bytes())["shards"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0

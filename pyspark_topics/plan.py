@@ -217,36 +217,55 @@ def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | Non
         else:
             entries = file.heads()
     except FileNotFoundError as error:
-        if not tries:
-            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again: {error}")
-            damage.__cause__ = error
-            tell(damage, piece.fail)
-            return
-        try:
-            moved = _find_again(piece)
-        except CorruptFile as damage:
-            tell(damage, piece.fail)
-            return
-        for newer in moved:
-            yield from read(newer, schema, tries - 1, counters)
+        yield from _read_moved(piece, schema, tries, counters, error)
         return
     except CorruptFile as damage:
         tell(damage, piece.fail)
         return
-    for group in rows.groups(file, entries, piece.rows, counters):
+    seen: set[int] = set()
+    for group in rows.groups(file, _noted(entries, seen), piece.rows, counters):
         made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where, counters)
         if made.num_rows:
             yield made
+    if piece.first and seen.isdisjoint(piece.rows):
+        # The plan saw batches of these topics in it, so it is a later file of the same name.
+        yield from _read_moved(piece, schema, tries, counters)
+
+
+def _noted(heads: Iterator[frames.Head], seen: set[int]) -> Iterator[frames.Head]:
+    for head in heads:
+        seen.add(head.topic_id)
+        yield head
+
+
+def _read_moved(
+    piece: Piece, schema: Any, tries: int, counters: Counters, error: FileNotFoundError | None = None
+) -> Iterator[Any]:
+    """The rows of a file that vanished, or has been replaced, from the files that have them now. Raises as `survey`
+    does."""
+    try:
+        if not tries:
+            why = f"gone, and so was every file that took its place; try again: {error or 'it is another file'}"
+            raise CorruptFile(f"{piece.path}: {why}") from error
+        moved = _find_again(piece)
+    except CorruptFile as damage:
+        tell(damage, piece.fail)
+        return
+    for newer in moved:
+        yield from read(newer, schema, tries - 1, counters)
 
 
 def _find_again(piece: Piece) -> list[Piece]:
-    """Find the pieces that have the records of a vanished file now."""
-    names = frozenset(wanted.name for wanted in piece.rows.values())
+    """Find the pieces that have the records of a vanished file now. Their topics may have other ids: `topics salvage`
+    copies a topic."""
+    wanted = {(rows.name, rows.epoch): rows for rows in piece.rows.values()}
+    names = Topics(frozenset(name for name, _ in wanted))
     found = []
-    for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail, piece.number).pieces:
+    for newer in _survey_shard(piece.shard, names, piece.now_ms, piece.fail, piece.number).pieces:
         ranges = {
-            (piece.shard, ident): Range(wanted.low, wanted.high, wanted.oldest_ms, wanted.newest_ms)
-            for ident, wanted in piece.rows.items()
+            (piece.shard, ident): Range(was.low, was.high, was.oldest_ms, was.newest_ms)
+            for ident, rows in newer.rows.items()
+            if (was := wanted.get((rows.name, rows.epoch))) is not None
         }
         found += narrow([replace(newer, where=piece.where)], ranges)
     return found

@@ -40,7 +40,8 @@ class Rows:
     """Rows of one topic to read from one file: live records with `low` <= seq <= `high`, from `oldest_ms` to
     `newest_ms`.
 
-    `flagged` has delete flags by first seq of their frame, in addition to those in the file.
+    `flagged` has delete flags by first seq of their frame, in addition to those in the file. `name` and `epoch`
+    stay when the topic gets another id.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Rows:
     newest_ms: int = MAX_I64
     flagged: Mapping[int, bytes] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
+    epoch: int = 0
 
     def may_be_in(self, entry: Entry) -> bool:
         """Whether the batch may have such rows. Times never decrease with seq."""

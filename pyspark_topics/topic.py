@@ -306,4 +306,5 @@ class Topic:
         if low > high or self.ephemeral:
             return None
         flagged = {first: flags for first, flags in self.flagged.items() if first <= high and first + len(flags) > low}
-        return Rows(self.name, low, high, self.oldest_ms, flagged=flagged, deletions=self.deletions.after(low))
+        deletions = self.deletions.after(low)
+        return Rows(self.name, low, high, self.oldest_ms, flagged=flagged, deletions=deletions, epoch=self.epoch)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -18,8 +20,11 @@ from pyspark_topics.datasource import Reader
 from pyspark_topics.directory import Shard
 from pyspark_topics.errors import CorruptFile
 from pyspark_topics.storage import Kept, LocalFile
+from shardd.offline.reshard import Reshard
+from shardd.storage.disk import RealDisk
 from tests.behaviour.pyspark_topics.test_pruning import seqs
 from tests.support.bucket_scene import BucketScene
+from tests.support.harness import Harness
 from tests.support.scene import Scene, records
 
 
@@ -121,3 +126,32 @@ def test_a_task_fails_when_the_objects_of_its_shard_are_gone(
         monkeypatch.setattr(buckets, cache, Kept(1 << 30))  # the task is in another process
     with pytest.raises(CorruptFile, match="shard-00: the shard is not there"):
         records(pieces)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_task_that_was_planned_before_a_reshard_fails(tmp_path: Path, checkpoint: bool, whole: bool) -> None:
+    """Also if a file has the name of the planned one, or its topic is in the same shard as before."""
+    scene = Scene(tmp_path, cold_dir="")
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "shards": 1}))
+    for topic in ("a", "b", "c"):
+        scene.shard.append(topic, *range(20))
+    scene.shard.shard.commits.sync_now()
+    if checkpoint:
+        scene.checkpoint()
+    if whole:
+        scene.options["path"] = str(tmp_path)
+    pieces = scene.plan()
+    scene.shard.shard.close()
+    limits = msgspec.structs.asdict(scene.shard.limits)
+    assert Reshard(RealDisk(), tmp_path, scene.shard.clock, scene.shard.limits).run(2) == 2
+    scene.shard = Harness(RealDisk(), scene.shard.clock, scene.path, **limits)
+    for number in range(3):
+        scene.shard.append("d", number)
+        scene.checkpoint()
+    scene.shard.append("d", 4)
+    scene.shard.shard.commits.sync_now()
+    assert Path(pieces[0].path).exists() is not checkpoint
+    for piece in pieces:
+        with pytest.raises(CorruptFile, match="spread over another number of shards when"):
+            records([piece])

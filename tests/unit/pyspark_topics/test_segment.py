@@ -16,7 +16,7 @@ from pyspark_topics.lake import local
 from shardd.offline.salvage import salvage
 from shardd.storage.disk import RealDisk
 from tests.behaviour.pyspark_topics.test_pruning import key, read, seqs
-from tests.support.scene import Scene
+from tests.support.scene import Scene, records
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,7 @@ def test_a_salvaged_topic_is_read_though_its_frames_have_its_earlier_id(
         scene.shard.clock.advance(1000)
         scene.checkpoint()
     scene.shard.shard.close()
+    pieces = scene.plan()
     damaged = sorted(scene.path.rglob("*.data"))[2]
     raw = bytearray(damaged.read_bytes())
     raw[100] ^= 1
@@ -86,6 +87,7 @@ def test_a_salvaged_topic_is_read_though_its_frames_have_its_earlier_id(
     assert found["lost"] == [[41, 60]]
     seqs = [record[1] for record in scene.read()]
     assert seqs == [*range(1, 41), *range(61, 101)]
+    assert records(pieces) == scene.read(), "a task that was planned before finds them, too"
     scene.shard.clock.advance(56_000)
     source = local.source({"path": str(scene.path)})
     assert [gap[1:] for gap in source.gaps({}, source.latest())] == [(1, 20, "ttl"), (41, 60, "mixed")]
