@@ -18,7 +18,8 @@ Kinds and their direction:
     2  Reply    shard → asker     ends the request; a reply to an abandoned request is dropped
     3  Parked   shard → asker     the request waits for records; the gateway watches the client's connection from
                                   then on
-    4  Cancel   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
+    4  Cancel   asker → shard     the asker does not want the reply; the shard drops the request if it is parked, or
+                                  deferred because the asker is full. It answers a deferred one with an empty reply
     5  Taken    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
     6  NoMore   asker → shard     no more requests come by this link: the shard is `given` away, as its status says, or
                                   the link was between machines and ends

@@ -3,8 +3,8 @@
 ZeroMQ queues without limit and a queued message cannot be recalled. Without a window, requests to a hung shard would
 fill the memory of both processes. A request that does not fit waits in the asking process, where it can be withdrawn.
 
-A request is in flight until it is answered or parked. An abandoned request may never be answered. It counts until a
-later request is answered, because a shard takes requests in order.
+A request is in flight until it is answered or parked. An abandoned request counts until it or a later request is
+answered, because a shard takes requests in order.
 
 **Size.** The shard states it in the status of each packet (`Status.window`). The same size bounds the replies that the
 asker has not taken (`shardd.process.reply_queue`). Both sides must use one size: an asker reports what it has taken by

@@ -146,10 +146,7 @@ class Server:
                 if isinstance(message, Request):
                     self._take(message, peer, respond)
                 elif isinstance(message, Cancel):
-                    if peer in self._deferred:
-                        kept = (each for each in self._deferred[peer] if each.id != message.id)
-                        self._deferred[peer] = deque(kept)
-                    self._shard.cancel(peer, message.id)
+                    self._cancel(message.id, peer, respond)
                 elif isinstance(message, Taken):
                     self._taken(message.id, peer, respond)
                 elif isinstance(message, NoMore):
@@ -264,6 +261,15 @@ class Server:
             self._handle_traced(request, peer, respond)
         else:
             self._shard.handle(request, peer, respond)
+
+    def _cancel(self, ident: int, peer: bytes, respond: _Respond) -> None:
+        """Cancel a request. A deferred one is answered: its bytes count in the send window of its asker until then."""
+        deferred = self._deferred.get(peer, ())
+        kept = deque(each for each in deferred if each.id != ident)
+        if len(kept) < len(deferred):
+            self._deferred[peer] = kept
+            respond(Reply(ident))
+        self._shard.cancel(peer, ident)
 
     def _handle_traced(self, request: Request, peer: bytes, respond: _Respond) -> None:
         trace.begin(request.traceparent)

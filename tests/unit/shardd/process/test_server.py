@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import trio
 
 from proto.ipc.askers import Census
-from proto.ipc.message import Message, Packet, Parked, Reply, Request, Status
-from proto.ipc.operations import Claim
+from proto.ipc.message import Cancel, Message, Packet, Parked, Reply, Request, Status, Taken
+from proto.ipc.operations import Append, Claim, Diff
+from proto.ipc.send_window import Window
 from proto.model.errors import ErrorCode, moving, not_ready, not_renewed
 from proto.model.limits import Limits
 from shardd.process.server import Server, _send_if, _status_if, _to_the_end, in_slices
@@ -63,6 +64,40 @@ def test_a_machine_that_may_not_answer_leases_no_job() -> None:
     assert refusal.error.detail == {"reason": "term_not_renewed", "outcome": "not_done"}
     serving = True
     assert [job["deliveries"] for job in claim(shard)] == [1]
+
+
+def test_a_deferred_request_that_is_cancelled_gives_its_window_back() -> None:
+    shard = Harness()
+    shard.append("log", "x" * 5000)
+    sent: list[Message] = []
+    socket = SimpleNamespace(send=lambda message, peer: sent.append(message))
+    served = Server(shard.shard, socket, Limits(), census=Census({"g0": 1}))  # type: ignore[arg-type]
+    served._replies.most = 5000
+    peer, window = b"g0.1", Window()
+
+    def say(*messages: Message) -> None:
+        for message in messages:
+            if isinstance(message, Request):
+                window.sent(message.id, len(message.body))
+            elif isinstance(message, Cancel):
+                window.given_up(message.id)
+        served._handle([(peer, Packet([*messages]))])
+        shard.shard.commits.sync_now()
+
+    say(*(Request(ident, Diff(), "log", b'{"from_seq":0}') for ident in (1, 2)))
+    assert served._replies.full(peer)
+    write = b'{"records":[{"data":"%b"}]}' % (b"y" * 50_000)
+    say(Request(3, Append(), "log", write), Request(4, Append(), "log", write))
+    say(Cancel(4), Cancel(1))
+    assert window.bytes == 2 * len(write), "the asker is full, and the write before it is not answered"
+    say(Cancel(3), Taken(1 << 20))
+    for message in sent:
+        window.answered(message.id)
+    assert [message.id for message in sent if message.body] == [1, 2]
+    assert window.bytes == 0, "no later request was answered"
+    assert shard.shard.directory.find("log").records.head_seq == 1
+    say(Cancel(3), Cancel(9))
+    assert len(sent) == 4, "each is answered once"
 
 
 def test_the_status_says_whether_the_machine_may_answer() -> None:
