@@ -203,7 +203,12 @@ class Inventory:
                         known.update(files_of(topic.segments))
                         if topic.unloaded is not None:
                             known.update(topic.unloaded.held)
-                    for name in self._disk.list(folder):
+                    try:
+                        names = self._disk.list(folder)
+                    except NotADirectoryError:  # a file with the name of a topic's folder
+                        apart.append((base, folder))
+                        continue
+                    for name in names:
                         path = folder / name
                         if path in known or path in waiting:
                             continue

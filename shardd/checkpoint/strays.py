@@ -9,7 +9,7 @@ The first checkpoint of a process looks for them:
     the catalog does not say whose it is (an older release)          set apart
     the topic's segments lack records, or the catalog lacks topics,
       by their sums                                                  set apart: they may be in it
-    a name that is none of ours                                      set apart
+    a name that is none of ours, or a file in place of a folder      set apart
     the system cannot read it                                        set apart: it may be intact
     all else                                                         remove: an attempt that was not finished, or a
                                                                      deletion that catalog and log know

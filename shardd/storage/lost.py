@@ -1,7 +1,7 @@
 """Files that do not belong where they are: they are set apart, and never removed, read or written over.
 
 `shard-NN/lost+found/` has them under the names that they had in the shard's directory, those of the cold tier in the
-shard's directory there. A number is added to a name that is taken.
+shard's directory there. A number is added to a name that is taken, and to that of a file in place of a topic's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def set_apart(disk: Disk, base: Path, path: Path) -> Path:
     folder = base / FOLDER / path.relative_to(base).parent
     disk.make_dir(folder)
     taken = set(disk.list(folder))
-    names = (path.name if not n else f"{path.name}.{n}" for n in count())
+    # The folder of that topic may be needed here later.
+    first = int(path.parent == base / "topics")
+    names = (path.name if not n else f"{path.name}.{n}" for n in count(first))
     target = folder / next(name for name in names if name not in taken)
     disk.replace(path, target)
     while folder != base:

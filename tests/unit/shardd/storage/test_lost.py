@@ -48,6 +48,15 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
     assert bytes(disk.read(BASE / "lost+found/wal/wal-1.log")) == b"wal/wal-1.log"
 
 
+def test_a_file_in_place_of_a_topics_folder_leaves_that_folder_its_name() -> None:
+    disk = shard("topics/00000000000000ff")
+    first = set_apart(disk, BASE, BASE / "topics/00000000000000ff")
+    disk.make_dir(BASE / "topics/00000000000000ff")
+    disk.create(BASE / "topics/00000000000000ff/seg-1.data").close()
+    second = set_apart(disk, BASE, BASE / "topics/00000000000000ff/seg-1.data")
+    assert sorted(lost(disk, BASE)) == sorted([first, second])
+
+
 @pytest.mark.parametrize("survival", ["process", "drop"])
 def test_a_death_at_any_step_leaves_the_file_in_one_of_the_two_places(survival: str) -> None:
     name = "topics/0001/seg-1.data"
