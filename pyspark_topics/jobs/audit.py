@@ -166,6 +166,7 @@ def _segment(unit: Unit, seen: Seen) -> None:
             place = f"{unit.path}, byte {offset}"
             seen.findings.append(Finding("error", "checksum", place, unit.topic, str(error)))
             return
+        head.topic_id = unit.topic_id  # salvage and reshard give a topic a later id, and its frames keep theirs
         heads.append(head)
         _saw(seen, head)
         offset += head.length

@@ -32,7 +32,6 @@ WITHOUT: set[str] = {
     "proto/process/fork_server.py",
     "pyspark_topics/files.py",
     "pyspark_topics/jobs/archive.py",
-    "pyspark_topics/jobs/audit.py",
     "pyspark_topics/jobs/picture.py",
     "pyspark_topics/jobs/replay.py",
     "pyspark_topics/jobs/store.py",
