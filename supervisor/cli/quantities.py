@@ -54,7 +54,8 @@ def moment(ms: int) -> str:
 def described(name: str, value: Any) -> tuple[str, str]:
     """A field of a topic's state or configuration as label and text: the unit goes from the name to the value."""
     if value is None:
-        return name.removesuffix("_ts").removesuffix("_ms"), "never" if name.endswith("_ts") else "none"
+        none = "not since the shard started" if name == "last_read_ts" else "never" if name.endswith("_ts") else "none"
+        return name.removesuffix("_ts").removesuffix("_ms"), none
     if isinstance(value, bool) or not isinstance(value, int):
         return name, value if isinstance(value, str) else exact.dumps(value)
     if not value and name in _NONE_IF_ZERO:
