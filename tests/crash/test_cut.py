@@ -60,6 +60,20 @@ def disk_of(shard: Harness) -> FaultDisk:
     return shard.disk
 
 
+def test_a_damaged_topic_is_refused_before_anything_is_cut() -> None:
+    shard = Harness(**LIMITS)
+    for name in NAMES:
+        shard.append(name, *range(5))
+    shard.shard.checkpoint_now()
+    shard.shard.close()
+    disk = disk_of(shard)
+    disk.remove(next(path for path in sorted(disk.names) if path.suffix == ".data"))
+    before = {path: bytes(node.data) for path, node in disk.names.items()}
+    with pytest.raises(RecoveryError, match='topic "a" is damaged'):
+        list(cut(disk, [SHARD], shard.clock, shard.limits, Cuts(until_ms=0)))
+    assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+
+
 def heads(shard: Harness) -> dict[str, int]:
     return {name: topic.records.head_seq for name, topic in shard.shard.directory.visible.items()}
 

@@ -52,3 +52,12 @@ def test_from_a_bucket_seqs_are_reserved_in_each_topic_whichever_are_cut(
     assert len(found.everything("a")) == 10 - removed
     assert len(found.everything("b")) == 10
     assert [found.append(name, "new")["first_seq"] for name in ("a", "b")] == [10 + reserve + 1] * 2
+
+
+def test_a_restore_that_names_what_its_source_may_lack_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{"kind": "problem", "problem": "part 3 is missing"}, {"kind": "done", "backup": "b", "data_dir": "d"}]
+    monkeypatch.setattr(restores, "restore_bucket", lambda *_: iter(found))
+    done = CliRunner().invoke(app, ["restore", "--from", "s3://b", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    assert "part 3 is missing" in done.stderr
+    assert "b is restored to d" in done.stdout
