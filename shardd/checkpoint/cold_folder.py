@@ -36,6 +36,14 @@ def _names_cold(disk: Disk, path: Path) -> bool:
         for entry in catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1]))):
             if isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]):
                 return True
-    except (catalog.CatalogError, cbor2.CBORDecodeError, LookupError, TypeError, ValueError, RecursionError):
+    except (
+        FileNotFoundError,
+        catalog.CatalogError,
+        cbor2.CBORDecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):
         return True  # that shard will find out; this one copies nothing meanwhile
     return False
