@@ -51,6 +51,7 @@ def _places(options: Options) -> list[Place]:
     return places(options.paths, options.cold, options.bucket_key_file)
 
 
+@plan.repeated
 def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
     found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage, counters=counters)
@@ -205,6 +206,7 @@ class Files:
     def reach(self) -> None:
         """Does nothing, because every survey raises if a directory is missing."""
 
+    @plan.repeated
     def earliest(self) -> Offsets:
         topics = self._survey().topics
         for topic in topics:
@@ -214,6 +216,7 @@ class Files:
     def latest(self) -> Offsets:
         return {topic.name: Position(topic.head + 1, topic.epoch) for topic in self._survey().topics}
 
+    @plan.repeated
     def since(self, times: Mapping[str, int]) -> Offsets:
         return {
             topic.name: Position(topic.first_since(times[topic.name]), topic.epoch)
@@ -221,6 +224,7 @@ class Files:
             if topic.name in times
         }
 
+    @plan.repeated
     def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[offsets.Piece]]:
         found = {}
         topics = {topic.name: topic for topic in self._survey().topics}
@@ -234,6 +238,7 @@ class Files:
                 found[name] = pieces
         return found
 
+    @plan.repeated
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         found = self._survey()
         known = _same(found, end)
@@ -252,6 +257,7 @@ class Files:
             partitions.append(LossPartition(losses))
         return partitions
 
+    @plan.repeated
     def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
         found = self._survey()
         known = _same(found, end)

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pyspark_topics import frames, rows
 from pyspark_topics.catalog import ABSENT
@@ -44,6 +44,8 @@ from pyspark_topics.storage import File
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TRIES = 8
 """How often in a row files may vanish. Each time requires a whole checkpoint of the server."""
 TASK_BYTES = 256 << 20
@@ -92,6 +94,22 @@ class Survey:
 
     topics: list[Topic] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
+
+
+def repeated(call: Callable[P, T]) -> Callable[P, T]:
+    """Repeat a call that makes a survey, and reads files of it, up to `TRIES` times if one of them is gone meanwhile.
+    Then it raises `CorruptFile`."""
+
+    @wraps(call)
+    def until_files_stay(*given: P.args, **named: P.kwargs) -> T:
+        for _ in range(TRIES):
+            try:
+                return call(*given, **named)
+            except FileNotFoundError as error:
+                gone = error
+        raise CorruptFile(f"a file that the planning needs is gone, or vanishes each time: {gone}") from gone
+
+    return until_files_stay
 
 
 def clock_ms() -> int:

@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "TOPICS_CHECKPOINT_BYTES": "2000000",
     "TOPICS_CHECKPOINT_INTERVAL_MS": "10000",
     "TOPICS_SEGMENT_MAX_BYTES": "500000",
+    "TOPICS_WAL_SEGMENT_BYTES": "2000000",
     "TOPICS_WATCH_SESSION_TTL_MS": "20000",
 }
 """What the service does every minute or every five, it does often."""

@@ -13,9 +13,11 @@ import pytest
 from pyspark_topics import offsets, plan, stream
 from pyspark_topics.client import Unavailable
 from pyspark_topics.columns import EVERYTHING, arrow_schema
+from pyspark_topics.errors import CorruptFile
 from pyspark_topics.files import Files
 from pyspark_topics.offsets import DataLoss, Gap, Position, dump, load
 from pyspark_topics.options import BadOption, parse
+from pyspark_topics.topic import Topic
 from tests.support.bucket_scene import BucketScene
 from tests.support.scene import NAMES, Chance, Scene
 
@@ -421,3 +423,39 @@ def test_one_topic_in_two_paths_is_refused(scene: Scene, tmp_path: Path) -> None
     with pytest.raises(BadOption, match='"t" is in more than one path'):
         Files(options, arrow_schema(EVERYTHING)).latest()
     assert dump({}) == {}
+
+
+def test_a_file_that_is_gone_while_positions_are_looked_up_makes_the_planning_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, cold_dir="")
+    scene.shard.append("plain", *range(20), config={"ttl_ms": 60_000})
+    scene.checkpoint()
+    monkeypatch.setattr(plan, "clock_ms", lambda: scene.shard.clock.ms)
+    source = Files(parse(scene.options), arrow_schema(EVERYTHING))
+    end = source.latest()
+    calls: dict[str, Any] = {
+        "earliest": source.earliest,
+        "since": lambda: source.since({"plain": scene.shard.clock.ms}),
+        "weigh": lambda: source.weigh({}, end),
+        "gaps": lambda: source.gaps({}, end),
+        "partitions": lambda: source.partitions({}, end),
+    }
+    real = Topic.batches
+    for name, call in calls.items():
+        failures = iter(range(plan.TRIES - 1))
+
+        def gone(topic: Topic, *seqs: int) -> Any:
+            if next(failures, None) is not None:  # noqa: B023 - used in this round
+                raise FileNotFoundError(2, "removed by a checkpoint")
+            return real(topic, *seqs)
+
+        monkeypatch.setattr(Topic, "batches", gone)
+        found: Any = call()
+        assert next(failures, None) is None, name
+        monkeypatch.setattr(Topic, "batches", real)
+        assert repr(call()) == repr(found)
+        failures = iter(range(plan.TRIES))
+        monkeypatch.setattr(Topic, "batches", gone)
+        with pytest.raises(CorruptFile, match="removed by a checkpoint"):
+            call()
