@@ -290,5 +290,5 @@ def _opened(of: Recovered, follower: LogFollower) -> Wal:
         tail=of.outcome.tail,
         firsts=of.outcome.firsts,
     )
-    of.checkpoints.inventory.current_no = lambda: log.first_no
+    of.checkpoints.inventory.log = log
     return log

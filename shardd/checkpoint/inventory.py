@@ -20,6 +20,7 @@ from shardd.storage.disk import Disk
 from shardd.storage.lost import log, lost
 from shardd.storage.owner import Owner
 from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
+from shardd.storage.wal import Wal
 from shardd.topic.damage import Unloaded
 from shardd.topic.topic import Topic
 
@@ -71,8 +72,8 @@ class Inventory:
         self.segment_bytes = 0
         """Bytes that a catalog may need for flags and rows of all segments, see `_weight`."""
         self.looked_for_strays = False
-        self.current_no: Callable[[], int] = lambda: MAX_U64
-        """The first frame of the log file that is written: that file and later ones are not removed."""
+        self.log: Wal | None = None
+        """The log that is written: its current file and later ones are not removed. None if there is none."""
         self.shipped: Callable[[], int] | None = None
         """The last frame that the bucket has, if there is a bucket: the log is not trimmed beyond it."""
         self.held_no = 0

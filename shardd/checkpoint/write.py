@@ -397,7 +397,7 @@ class Writer:
         """Step 6: remove files that are not needed any more, and folders that are empty then: each writing makes its
         folder again. The next start finds what cannot be removed now."""
         wal = self._inventory.path / "wal"
-        files = files_upto(self._disk, wal, self._inventory.current_no())
+        files = files_upto(self._disk, wal, self._inventory.log)
         catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
         pairs = [
             (n, wal / name, wal / b) for (n, name), (after, b) in pairwise(files) if after <= min(catalogued, shipped)

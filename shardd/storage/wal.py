@@ -47,6 +47,7 @@ from typing import ClassVar
 from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
 from proto.ipc.figures import WalFigures
+from proto.model.limits import MAX_U64
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk, File, is_full
 from shardd.storage.log_events import LogEvents
@@ -63,10 +64,10 @@ def first_no_of(name: str) -> int | None:
     return None
 
 
-def files_upto(disk: Disk, directory: Path, current_no: int) -> list[tuple[int, str]]:
-    """First frame number and name of the log files, in order, up to the one that is written, which begins with frame
-    `current_no`. Without those that failed rotations left: they are empty, and the file before continues. Raises
-    OSError."""
+def files_upto(disk: Disk, directory: Path, log: Wal | None) -> list[tuple[int, str]]:
+    """First frame number and name of the log files, in order, up to the one that `log` writes, if there is one. Without
+    those that failed rotations left: they are empty, and the file before continues. Raises OSError."""
+    current_no = MAX_U64 if log is None else log.first_no
     found = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
     before = [each for each in found if each[0] < current_no and disk.size(directory / each[1])]
     return before + [each for each in found if each[0] == current_no]

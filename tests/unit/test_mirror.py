@@ -25,7 +25,6 @@ WITHOUT: set[str] = {
     "gateway/server/listener.py",
     "gateway/server/pages.py",
     "gateway/streams/prefix_feed.py",
-    "gateway/streams/sse.py",
     "gateway/streams/watch_request.py",
     "packages/topics-client/topics_client/client.py",
     "packages/topics-client/topics_client/items.py",
