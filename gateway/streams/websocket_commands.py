@@ -193,11 +193,6 @@ class SocketStream(Stream):
             if each.state is SubscriptionState.OVER and each.handed.epoch == TOLD and not self.covered(name)
         }
 
-    def _forget_queue(self) -> None:
-        super()._forget_queue()
-        if len(self.queue) <= self.most:
-            self._room.set()  # no frame may be left to be sent
-
     async def room(self) -> None:
         """Wait until the queue holds at most `most` items."""
         while len(self.queue) > self.most:

@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -301,28 +300,6 @@ async def test_a_socket_that_does_not_read_is_not_read_from_and_misses_nothing()
         await socket.wait("pong", 50)
         await until(lambda: socket.seqs("a") == list(range(1, 52)))
         assert [each["request_id"] for each in socket.of("pong")] == list(range(50))
-
-
-async def test_when_the_frames_of_a_stalled_socket_are_dropped_its_commands_are_read_again() -> None:
-    topics = list("abcdefgh")
-    async with talking() as (socket, harness, there):
-        for topic in topics:
-            harness.append(topic, 1)
-        stream = await opened(there)
-        socket.stuck = True
-        socket.tell("subscribe", topics={topic: {"from_seq": 0} for topic in topics})
-        await until(lambda: len(stream.queue) > stream.most)
-        release = held(there)
-        for number in range(2):
-            socket.tell("ping", request_id=number)
-        await until(lambda: stream.queue[-1].kind == "raw")  # the answer to the first ping
-        stream.tick(monotonic() + stream._limits.buffer_grace_ms / 1000)
-        assert len(stream.queue) == 1
-        await until(lambda: len(stream.queue) == 2)  # the answer to the second
-        socket.stuck = False
-        await socket.wait("pong", 2)
-        await release()
-        await until(lambda: all(socket.seqs(topic) == [1] for topic in topics))
 
 
 async def test_a_socket_that_leaves_leaves_nothing() -> None:
