@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("reshard", 0): ["--data-dir", "{stopped}", "--shards", "1"],
     ("reshard", 1): ["--data-dir", "{none}", "--shards", "1"],
     ("reshard", 2): ["--shards", "0"],
-    ("salvage", 0): ["a", "--data-dir", "{stopped}"],
+    ("salvage", 0): ["a", "--data-dir", "{alone}"],
     ("salvage", 1): ["a", "--data-dir", "{none}"],
     ("deploy-files", 0): ["{tmp}/deploy"],
     ("deploy-files", 1): ["{lines}"],
@@ -169,6 +170,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         service.stop()
         for _ in backup(service.data_dir, None, tmp / "backups"):
             pass
+    shutil.copytree(tmp / "stopped" / "data", tmp / "alone")
+    (tmp / "alone" / "shard-00" / "bucket.json").unlink()
     (tmp / "live").mkdir()
     with Service(tmp / "live", shards=1, TOPICS_API_KEYS="s3cret") as service, Client(service.url, "s3cret") as client:
         client.publish("here", 1)
@@ -178,6 +181,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             "bucket": bucket,
             "url": service.url,
             "stopped": str(tmp / "stopped" / "data"),
+            "alone": str(tmp / "alone"),
             "none": str(tmp / "none"),
             "lines": str(tmp / "lines"),
         }
