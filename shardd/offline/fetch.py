@@ -30,11 +30,11 @@ from typing import Any
 
 from proto.model.limits import Limits
 from shardd.offline.reshard import shard_name
-from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of, write_all
+from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of
 from shardd.replication.manifests import Head
 from shardd.replication.parts import HEADER_SIZE, Part, places
 from shardd.replication.store import Store
-from shardd.storage.disk import Disk, File
+from shardd.storage.disk import Disk, File, write_all
 from shardd.storage.wal import file_name
 
 

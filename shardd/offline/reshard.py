@@ -37,7 +37,7 @@ from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import ASIDE
 from shardd.storage.batch import FINAL_LEVEL, Batch
-from shardd.storage.disk import Disk
+from shardd.storage.disk import Disk, write_all
 from shardd.storage.errors import Exhausted, SegmentError
 from shardd.storage.owner import Owner, owner_of
 from shardd.topic.directory import Directory
@@ -224,8 +224,7 @@ class Reshard:
         content = json.dumps(fields).encode() + b"\n"
         file = self._disk.create(temporary)
         try:
-            if file.write([content]) != len(content):
-                raise OSError(28, "the disk did not take all bytes", str(path))
+            write_all(file, content, path)
             file.sync()
         finally:
             file.close()

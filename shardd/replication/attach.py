@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from errno import ENOSPC
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -26,7 +25,7 @@ from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
 from shardd.roster.members import Number
-from shardd.storage.disk import Disk
+from shardd.storage.disk import Disk, write_all
 
 FORMAT = 1
 MARK = "bucket.json"
@@ -187,9 +186,7 @@ def write_mark(disk: Disk, path: Path, mark: Mark) -> None:
     file = disk.create(temporary)
     try:
         known = {name: value for name, value in asdict(mark).items() if name != "place" or value}
-        content = json.dumps(known).encode()
-        if file.write([content]) != len(content):
-            raise OSError(ENOSPC, "the disk did not take all bytes", str(temporary))
+        write_all(file, json.dumps(known).encode(), temporary)
         file.sync()
     finally:
         file.close()

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from errno import ENOSPC
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,8 +24,7 @@ from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError,
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import HEADER_SIZE, Part, PartError
 from shardd.replication.store import Absent, Store, StoreError, Unsealed
-from shardd.storage.disk import Disk
-from shardd.storage.disk import File as DiskFile
+from shardd.storage.disk import Disk, write_all
 
 PATIENCE = 20.0
 PAUSE = 0.5
@@ -223,12 +221,6 @@ class Browser:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def write_all(file: DiskFile, data: Buffer, path: Path) -> None:
-    """Raises OSError."""
-    if file.write([data]) != len(data):
-        raise OSError(ENOSPC, "the disk did not take all bytes", str(path))
 
 
 def patiently(call: Callable[[], _A]) -> _A:

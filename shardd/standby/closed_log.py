@@ -38,7 +38,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.clock import SystemClock
 from shardd.recovery.wal_scan import Outcome, scan
 from shardd.replication.attach import ASIDE, MARK, Mark, Mismatch, read_mark, write_mark
-from shardd.replication.browse import AHEAD, Browser, write_all
+from shardd.replication.browse import AHEAD, Browser
 from shardd.replication.log_reader import LogGone, LogReader
 from shardd.replication.manifests import Head
 from shardd.replication.messages import Answer, Apply, Kind, Part, Position, Request, Restore, Result
@@ -48,7 +48,7 @@ from shardd.replication.parts import FRAMES, HEADER_SIZE, header, places
 from shardd.replication.store import StoreError
 from shardd.shard import open_shard
 from shardd.storage import catalog
-from shardd.storage.disk import Disk, File
+from shardd.storage.disk import Disk, File, write_all
 from shardd.storage.lost import FOLDER
 from shardd.storage.owner import owner_of
 from shardd.storage.wal import file_name, reopened

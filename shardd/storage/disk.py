@@ -32,6 +32,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in (ENOSPC, EDQUOT)
 
 
+def write_all(file: File, data: Buffer, path: Path) -> None:
+    """Write to a file of this path. Raises OSError, also if the disk took only a part."""
+    if file.write([data]) != len(data):
+        raise OSError(ENOSPC, "the disk did not take all bytes", str(path))
+
+
 def identity(path: Path) -> tuple[int, int]:
     """Device and inode of a file or directory: the same after it was renamed, another one if something else has its
     name. Raises OSError."""
