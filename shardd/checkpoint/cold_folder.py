@@ -5,21 +5,19 @@ Such a shard cannot tell a folder that is empty from one that is not mounted, so
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import cbor2
 
 from shardd.storage import catalog
 from shardd.storage.disk import Disk
-
-_SHARD = re.compile("shard-[0-9]{2,}")
+from shardd.storage.owner import SHARD
 
 
 def missing(disk: Disk, path: Path, cold: Path) -> bool:
     """True if the cold folder has no segments of other shards, although the newest catalog of one of them names some.
     `path` and `cold` are the shard's own folders in the two tiers. Blocks. Raises OSError."""
-    others = [name for name in disk.list(path.parent) if _SHARD.fullmatch(name) and name != path.name]
+    others = [name for name in disk.list(path.parent) if SHARD.fullmatch(name) and name != path.name]
     folders = [cold.parent / name / "topics" for name in others]
     if any(map(disk.list, folders)):
         return False

@@ -19,7 +19,6 @@ interrupted exchange may leave a shard under both names. The next attempt exchan
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from shardd.replication.attach import ASIDE
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, write_all
 from shardd.storage.errors import Exhausted, SegmentError
-from shardd.storage.owner import Owner, owner_of
+from shardd.storage.owner import SHARD, Owner, owner_of
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
@@ -48,8 +47,6 @@ STAGING = "reshard"
 DECISION = "reshard.json"
 MANIFEST = "manifest.json"
 MACHINE = "machine.json"
-_SHARD = re.compile("shard-[0-9]{2,}")
-"""Names of shards. Another one that begins so is not ours to move."""
 
 NOT_COPIED = frozenset({"head_seq", "floor", "reserved_in", "routers", "as_of"})
 """Fields that a copy of a topic does not get from a snapshot. The positions follow its records, its lane is that of the
@@ -192,7 +189,7 @@ class Reshard:
 
     def _exchange(self, new: int) -> None:
         names = {*self._disk.list(self._data), *self._disk.list(self._staging)}
-        for name in sorted(filter(_SHARD.fullmatch, names)):
+        for name in sorted(filter(SHARD.fullmatch, names)):
             fresh = name in self._disk.list(self._staging)
             if name in self._disk.list(self._data) and (fresh or int(name[6:]) >= new):
                 aside = self._staging / f"old-{name[6:]}"
@@ -215,7 +212,7 @@ class Reshard:
         """Remove the cold folders of the old shards. The new shards have all files in the data directory."""
         if self._limits.cold_dir:
             cold = Path(self._limits.cold_dir)
-            for name in filter(_SHARD.fullmatch, self._disk.list(cold)):
+            for name in filter(SHARD.fullmatch, self._disk.list(cold)):
                 self._disk.remove_tree(cold / name)
 
     def _write_json(self, name: str, fields: dict[str, Any]) -> None:

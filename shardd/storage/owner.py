@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import xxhash
 from shardd.storage.disk import Disk
 
 MANIFEST = "manifest.json"
+SHARD = re.compile("shard-[0-9]{2,}")
+"""Names of the folders of shards. Another one that begins so is not ours to move."""
 _KEY = struct.Struct("<qq")
 UNKNOWN = -1
 
