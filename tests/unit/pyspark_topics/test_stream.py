@@ -439,7 +439,7 @@ def test_a_file_that_is_gone_while_positions_are_looked_up_makes_the_planning_st
         "since": lambda: source.since({"plain": scene.shard.clock.ms}),
         "weigh": lambda: source.weigh({}, end),
         "gaps": lambda: source.gaps({}, end),
-        "partitions": lambda: source.partitions({}, end),
+        "partitions": lambda: [(type(part), part.value) for part in source.partitions({}, end)],
     }
     real = Topic.batches
     for name, call in calls.items():
@@ -454,7 +454,7 @@ def test_a_file_that_is_gone_while_positions_are_looked_up_makes_the_planning_st
         found: Any = call()
         assert next(failures, None) is None, name
         monkeypatch.setattr(Topic, "batches", real)
-        assert repr(call()) == repr(found)
+        assert call() == found
         failures = iter(range(plan.TRIES))
         monkeypatch.setattr(Topic, "batches", gone)
         with pytest.raises(CorruptFile, match="removed by a checkpoint"):
