@@ -32,13 +32,14 @@ STEADY: dict[str, dict[str, object]] = {
 }
 MADE_AT_ONCE = 20
 ENVIRONMENT = {
+    "TOPICS_CACHE_BYTES": "1000000",
     "TOPICS_CHECKPOINT_BYTES": "2000000",
     "TOPICS_CHECKPOINT_INTERVAL_MS": "10000",
     "TOPICS_SEGMENT_MAX_BYTES": "500000",
     "TOPICS_WAL_SEGMENT_BYTES": "2000000",
     "TOPICS_WATCH_SESSION_TTL_MS": "20000",
 }
-"""What the service does every minute or every five, it does often."""
+"""What the service does every minute or every five, it does often; and what it fills in hours is soon full."""
 LISTS = (
     "/v0/topics?prefix=s:&page_size=5",
     "/v0/topics?page_size=100",
