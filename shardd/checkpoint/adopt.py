@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from copy import copy
+from weakref import ref
 
 from proto.format.frame import DELETED
 from proto.model.limits import Limits
@@ -15,12 +16,17 @@ from shardd.checkpoint.plan import Plan, TopicPlan, segment_of, with_held
 from shardd.storage.batch import Batch
 from shardd.storage.segment import StoredFrame, chained, flags_check
 
+_CACHED = 256
+"""Bytes that a cached batch counts besides its payload, so that many small ones are bounded, too."""
+
 
 class Adopter:
     def __init__(self, limits: Limits, inventory: Inventory) -> None:
         self._limits = limits
         self._inventory = inventory
-        self._cached: deque[Batch] = deque()
+        self._cached: deque[tuple[ref[Batch], int]] = deque()
+        """Stored batches whose payload is in memory, oldest first, and what each counts. Batches that their topics have
+        dropped are freed all the same."""
         self._cached_bytes = 0
         self.completed = 0
         self.nothing_to_remove = False
@@ -99,15 +105,17 @@ class Adopter:
         assert not waiting, "each batch of the plan has a place in a file"
 
     def _cache(self, batch: Batch) -> None:
-        self._cached.append(batch)
-        self._cached_bytes += len(batch.buffer or b"")
+        size = len(batch.buffer or b"") + _CACHED
+        self._cached.append((ref(batch), size))
+        self._cached_bytes += size
 
     def release(self) -> None:
         """Free the oldest payloads beyond `cache_bytes`; the files have them."""
         while self._cached and self._cached_bytes > self._limits.cache_bytes:
-            batch = self._cached.popleft()
-            self._cached_bytes -= len(batch.buffer or b"")
-            batch.buffer = None
+            cached, size = self._cached.popleft()
+            self._cached_bytes -= size
+            if (batch := cached()) is not None:
+                batch.buffer = None
 
 
 def _filed(batch: Batch, flags: bytes) -> None:

@@ -70,6 +70,7 @@ class Batch:
     """
 
     __slots__ = (
+        "__weakref__",
         "buffer",
         "count",
         "decoded",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 
 from shardd.storage import segment
@@ -80,3 +82,28 @@ def test_a_cap_that_meets_damaged_records_sets_the_topic_apart_and_ends_no_shard
     again.append("b", 1)
     assert again.reply("diff", "a", {}).error is not None
     assert [record["data"] for record in again.everything("b")] == [1]
+
+
+def test_records_that_are_gone_are_not_cached() -> None:
+    shard = Harness(cache_bytes=1 << 20)
+    for _ in range(4):
+        shard.append("a", *range(10))
+    shard.shard.checkpoint_now()
+    batches = shard.shard.directory.visible["a"].records.batches
+    (whole,) = batches
+    assert whole.stored is not None
+    assert whole.buffer is not None
+    cached = ref(whole)
+    del whole
+    shard.call("delete_records", "a", {"before_seq": 41})
+    assert batches == []
+    assert cached() is None
+
+
+def test_many_small_batches_do_not_take_more_memory_than_the_cache_may_have() -> None:
+    shard = Harness(cache_bytes=4096)
+    for number in range(40):
+        shard.append(f"t{number}", 1)
+    shard.shard.checkpoint_now()
+    held = [topic.records.batches[0].buffer for topic in shard.shard.directory.visible.values()]
+    assert 0 < sum(each is not None for each in held) <= 4096 // 256
