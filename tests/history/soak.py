@@ -117,7 +117,7 @@ def soak(
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0, help="of the steady load; the overload takes a fifth, five at most")
+    parser.add_argument("--minutes", type=float, default=1.0, help="the overload takes a fifth of that, five at most")
     parser.add_argument("--seed", type=int, default=0, help="0: a random one")
     parser.add_argument("--clients", type=int, default=14)
     options = parser.parse_args()
