@@ -27,7 +27,7 @@ STEADY: dict[str, dict[str, object]] = {
     "s:memory": {"durability": "memory", "cap_records": KEPT},
     "s:ephemeral": {"durability": "ephemeral", "cap_records": KEPT},
     SHORT: {"ttl_ms": 5000},
-    DEAD: {"cap_records": KEPT},
+    DEAD: {"cap_records": 100},
     LATER: {"type": "queue", "max_deliveries": 3, "dead_letter": DEAD},
 }
 MADE_AT_ONCE = 20
