@@ -15,9 +15,9 @@ A draw is one life of the files of a world:
 7  judge     the checker compares all that the client saw, from the first write of the world to the last read
 
 Each answer in 2 and 5 is right, or a refusal of a topic whose file is damaged. Every topic stays, with its epoch. A
-file that is intact and does not belong is still somewhere, but for one in the place of a stray, which no topic has and
-the next checkpoint writes over. The exception is the end of the newest log, where damage looks like a loss of power
-(docs/design/damage.md): the log may then end before the damage, never earlier, and the client's history ends there too.
+file that is intact and does not belong is still somewhere. The exception is the end of the newest log, where damage
+looks like a loss of power (docs/design/damage.md): the log may then end before the damage, never earlier, and the
+client's history ends there too.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from __future__ import annotations
 import io
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from proto.format.frame import FrameError, Header, check
+from proto.format.frame import FrameError, check
 from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage.errors import SegmentError
-from shardd.storage.segment import mark_at
 from tests.history.inside import Inside, Notes
 from tests.history.worlds import COLD, CONFIGS, OURS, QUEUE, THEIRS, TRIMMED, World, killed, topics, work
 from tests.support.fault_disk import FaultDisk, Node
@@ -97,8 +96,7 @@ class Damage:
         self.intact: list[bytes] = []
         """Contents that belong elsewhere, and are still somewhere in the end."""
 
-    def strike(self, disk: FaultDisk, shard: Callable[[], Harness]) -> None:
-        """`shard` has the files as they are before the damage."""
+    def strike(self, disk: FaultDisk) -> None:
         rng, kinds = self._rng, files_of(disk)
         self.kind = self.kind if self.kind in kinds else rng.choice(sorted(kinds))
         paths = kinds[self.kind]
@@ -114,13 +112,9 @@ class Damage:
         if self.how in ("swapped", "another shard's", "an earlier one"):
             foreign = self._foreign(disk, path)
             if foreign is not None:
-                if self.kind in OF_TOPICS:
-                    whole = bytes(disk.names[path].data)
-                    same = self.kind == "segment" and _marks(foreign) == _marks(whole)  # flags are written in place
-                    self.intact = [] if same or path in _strays(shard()) else [foreign]
-                elif self.how != "an earlier one":  # nothing says that it is of another time
-                    self.intact = [foreign]
                 self._put(disk, path, foreign)
+                if self.kind in OF_TOPICS or self.how != "an earlier one":  # nothing says that it is of another time
+                    self.intact = [foreign]
                 return
             self.how = "missing"
         self._put(disk, path, self._spoilt(bytes(disk.names[path].data)))
@@ -211,31 +205,14 @@ def _mended(before: bytes, after: bytes, now: bytes) -> bytes:
 
 def _frames(log: bytes) -> Iterator[tuple[int, int]]:
     """The number and the end of each frame."""
-    for at, header in _headers(log):
-        yield header.frame_no, at + header.length
-
-
-def _marks(segment: bytes) -> list[int]:
-    """What tells its frames, whatever their flags are."""
-    view = memoryview(segment)
-    return [mark_at(view[at : at + header.length], header.flags_at) for at, header in _headers(segment)]
-
-
-def _headers(content: bytes) -> Iterator[tuple[int, Header]]:
-    """The place and the header of each frame."""
-    at, view = 0, memoryview(content)
-    while at < len(content):
+    at, view = 0, memoryview(log)
+    while at < len(log):
         try:
             header = check(view, at)
         except FrameError:
             return
-        yield at, header
         at += header.length
-
-
-def _strays(shard: Harness) -> list[Path]:
-    directory, inventory = shard.shard.directory, shard.shard.checkpoints.inventory
-    return inventory.strays(directory.by_id, inventory.unused)[0]
+        yield header.frame_no, at
 
 
 @dataclass(slots=True)
@@ -285,17 +262,17 @@ class Trial:
     def run(self) -> None:
         """Raises `Wrong`."""
         mended = False
-        if (client := self.client) is not None:
-            self.damage.strike(self.disk, lambda: client.shard)
-            self._use(client)
+        if self.client is not None:
+            self.damage.strike(self.disk)
+            self._use(self.client)
             if self.damage.kind in OF_TOPICS and self.rng.random() < 0.5:
                 self.damage.repair(self.disk)
                 self.clock.advance(LOOKS_AGAIN_MS)
-                self._look(client, set())
+                self._look(self.client, set())
                 mended = True
-            self.disk = killed(client.shard)
+            self.disk = killed(self.client.shard)
         else:
-            self.damage.strike(self.disk, lambda: self.world.open(self.world.disk.after_crash("process")))
+            self.damage.strike(self.disk)
         self._start(mended)
         self._judge()
 
