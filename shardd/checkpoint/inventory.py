@@ -209,7 +209,7 @@ class Inventory:
                     except NotADirectoryError:  # a file with the name of a topic's folder
                         apart.append((base, folder))
                         continue
-                    for name in names:
+                    for name in sorted(names):  # a segment before its index, so that it never lacks it
                         path = folder / name
                         if path in known or path in waiting:
                             continue

@@ -255,8 +255,9 @@ class Writer:
             total += content_hash(frame.head)
             buffers += (frame.head, frame.tail)
         index = b"".join(entry.encode() for entry in entries)
-        self._extend(whole, segment.data_path, segment.size, buffers)
+        # The index comes first, see `shardd.checkpoint.strays`: it tells whose the frames are.
         self._extend(whole, segment.index_path, segment.frames * ENTRY_SIZE, [index])
+        self._extend(whole, segment.data_path, segment.size, buffers)
         plan.written.append((segment, entries))
         plan.sums[id(segment)] = total % SUMS
         return offset - segment.size
@@ -330,7 +331,7 @@ class Writer:
         self._disk.make_dir(target)
         folders |= {target, target.parent, self._inventory.cold, self._inventory.cold.parent}
         index = b"".join(entry.encode() for entry in entries)
-        for path, content in ((segment.data_path, raw), (segment.index_path, index)):
+        for path, content in ((segment.index_path, index), (segment.data_path, raw)):
             self._extend(plan, target / path.name, 0, [content])
         return True
 

@@ -314,20 +314,24 @@ def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
         if error.errno in (ENOENT, EIO):
             return None
         raise
+    entries = entries_of(raw, size)
+    return entries if sum(entry.length for entry in entries) == size else None
+
+
+def entries_of(raw: bytes, size: int) -> list[Entry]:
+    """The entries of an index file up to the one whose frame ends at `size`, or to the first one that does not fit."""
     entries: list[Entry] = []
     end = 0
     for at in range(0, len(raw) - ENTRY_SIZE + 1, ENTRY_SIZE):
-        if end == size:
-            break
         fields = raw[at : at + ENTRY.size]
-        if CHECKSUM.unpack_from(raw, at + ENTRY.size)[0] != xxhash.xxh3_64_intdigest(fields):
-            return None
+        if end == size or CHECKSUM.unpack_from(raw, at + ENTRY.size)[0] != xxhash.xxh3_64_intdigest(fields):
+            break
         entry = Entry(*ENTRY.unpack(fields))
         if entry.offset != end:
-            return None
+            break
         end += entry.length
         entries.append(entry)
-    return entries if end == size else None
+    return entries
 
 
 def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:

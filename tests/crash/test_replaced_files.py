@@ -12,7 +12,7 @@ import pytest
 
 from shardd.storage import catalog
 from shardd.storage.lost import FOLDER
-from tests.support.fault_disk import FaultDisk
+from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, Harness
 
 LIMITS: dict[str, Any] = {"cache_bytes": 0, "segment_max_events": 10, "cold_dir": "/cold", "hot_retain_segments": 9}
@@ -120,6 +120,104 @@ def test_a_segment_of_its_own_is_removed_whole_or_damaged(way: Callable[[Harness
     assert apart(disk) == {}
     assert path not in disk.names
     assert path.with_suffix(".idx") not in disk.names
+
+
+def let_go() -> tuple[FaultDisk, Path, bytes]:
+    """The disk of a process that was killed between the catalog that lacks a segment, and its removal; the segment, and
+    its bytes before it was full."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    shard.append("a", *(f"ours {n}" for n in range(6)), config=DURABLE)
+    checkpoint(shard)
+    path = first_of(disk)
+    before = bytes(disk.names[path].data)
+    for first in (6, 10, 20):
+        shard.append("a", *(f"ours {n}" for n in range(first, first + 10 - first % 10)))
+        checkpoint(shard)
+    whole = bytes(disk.names[path].data)
+    assert whole.startswith(before)
+    assert whole != before
+    cleared(shard)
+    checkpoint(shard)
+    assert bytes(disk.names[path].data[: len(whole)]) == whole
+    return disk.after_crash("process"), path, before
+
+
+def after(disk: FaultDisk) -> FaultDisk:
+    """The disk after a start and its checkpoints."""
+    shard = Harness(disk, **LIMITS)
+    for _ in range(3):
+        checkpoint(shard)
+    return disk
+
+
+@pytest.mark.parametrize("whose", ["another's", "another topic's", "one of another time"])
+def test_a_segment_that_was_replaced_before_a_start_that_does_not_need_it_is_set_apart(whose: str) -> None:
+    disk, path, _ = let_go()
+    if whose == "another topic's":
+        foreign = next(bytes(n.data) for p, n in disk.names.items() if p.match(f"topics/{2:016x}/*.data"))
+    else:
+        foreign = bytes(made("else" if whose == "another's" else "ours")[1].names[path].data)
+    disk.names[path].data[:] = foreign
+    index = path.with_suffix(".idx")
+    entries = bytes(disk.names[index].data)
+    assert apart(after(disk)) == {path: foreign, index: entries}
+    assert path not in disk.names
+
+
+def test_a_segment_and_its_index_that_are_another_topics_are_set_apart() -> None:
+    disk, path, _ = let_go()
+    foreign = {}
+    for each in (path, path.with_suffix(".idx")):
+        other = next(p for p in disk.names if p.match(f"topics/{2:016x}/*{each.suffix}"))
+        foreign[each] = bytes(disk.names[other].data)
+        disk.names[each].data[:] = foreign[each]
+    assert apart(after(disk)) == foreign
+
+
+@pytest.mark.parametrize("damage", ["none", "an earlier state", "of a body", "cut", "missing"])
+def test_a_segment_of_its_own_that_no_start_needs_is_removed_whole_or_damaged(damage: str) -> None:
+    disk, path, before = let_go()
+    data = disk.names[path].data
+    if damage == "missing":
+        del disk.names[path]
+    elif damage == "an earlier state":
+        data[:] = before
+    elif damage == "cut":
+        del data[-8:]
+    elif damage == "of a body":
+        data[len(before) + 80] ^= 1
+    assert apart(after(disk)) == {}
+    assert path not in disk.names
+    assert path.with_suffix(".idx") not in disk.names
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_kill_at_any_call_of_a_checkpoint_leaves_nothing_that_looks_like_another_file(survival: Survival) -> None:
+    """What it wrote and did not remove is its own: the next start removes it."""
+
+    def at_a_checkpoint() -> tuple[Harness, FaultDisk]:
+        shard, disk = made()
+        cleared(shard)
+        checkpoint(shard)
+        shard.append("a", *(f"more {n}" for n in range(25)))
+        shard.shard.commits.sync_now()
+        return shard, disk
+
+    shard, disk = at_a_checkpoint()
+    begun = len(disk.calls)
+    shard.shard.checkpoint_now()
+    calls = range(begun, len(disk.calls))
+    assert len(calls) > 10
+    for number in calls:
+        shard, disk = at_a_checkpoint()
+        disk.crash_at = number
+        with pytest.raises(Crash):
+            shard.shard.checkpoint_now()
+        again = after(disk.after_crash(survival, number))
+        assert apart(again) == {}, number
+        seqs = [r["$seq"] for r in Harness(again, **LIMITS).everything("a")]
+        assert seqs == list(range(15, 56)), number
 
 
 @ways

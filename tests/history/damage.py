@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from proto.format.frame import FrameError, check
+from proto.format.frame import FrameError, Header, check
 from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
@@ -110,10 +110,14 @@ class Damage:
                 self.intact = [one, two]
             return
         if self.how in ("swapped", "another shard's", "an earlier one"):
-            foreign = self._foreign(disk, path)
+            whole, foreign = bytes(disk.names[path].data), self._foreign(disk, path)
             if foreign is not None:
                 self._put(disk, path, foreign)
-                if self.kind in OF_TOPICS or self.how != "an earlier one":  # nothing says that it is of another time
+                # Nothing says of a log or a catalog that it is of another time. A segment whose frames are the same is
+                # the file itself before its last delete flags, which are written again, as after a stop in between.
+                if self.how != "an earlier one" or (
+                    self.kind in OF_TOPICS and _unflagged(foreign) != _unflagged(whole)
+                ):
                     self.intact = [foreign]
                 return
             self.how = "missing"
@@ -185,9 +189,10 @@ class Damage:
         after = struck.after or b""
         same = next((at for at, (a, b) in enumerate(zip(struck.before, after, strict=False)) if a != b), len(after))
         number = int(struck.path.stem.removeprefix("wal-")) - 1
-        for number, end in _frames(struck.before):
+        for header, end in _frames(struck.before):
             if end > same:
-                return number - 1
+                return int(header.frame_no) - 1
+            number = header.frame_no
         return number
 
     def __str__(self) -> str:
@@ -203,16 +208,22 @@ def _mended(before: bytes, after: bytes, now: bytes) -> bytes:
     return bytes(written) + now[len(before if cut else after) :]
 
 
-def _frames(log: bytes) -> Iterator[tuple[int, int]]:
-    """The number and the end of each frame."""
-    at, view = 0, memoryview(log)
-    while at < len(log):
+def _frames(file: bytes) -> Iterator[tuple[Header, int]]:
+    """The header and the end of each frame."""
+    at, view = 0, memoryview(file)
+    while at < len(file):
         try:
             header = check(view, at)
         except FrameError:
             return
         at += header.length
-        yield header.frame_no, at
+        yield header, at
+
+
+def _unflagged(file: bytes) -> list[bytes]:
+    """The frames of a file without their delete flags; of another kind of file, itself."""
+    found = [file[end - header.length : end - header.length + header.flags_at] for header, end in _frames(file)]
+    return found or [file]
 
 
 @dataclass(slots=True)
