@@ -18,7 +18,6 @@ WITHOUT: set[str] = {
     "gateway/api/sockets.py",
     "gateway/api/stream_requests.py",
     "gateway/contract/json_schemas.py",
-    "gateway/observe/exchange.py",
     "gateway/observe/families.py",
     "gateway/process.py",
     "gateway/server/asgi.py",
