@@ -9,8 +9,8 @@ The first checkpoint of a process looks for them:
     the catalog does not say whose it is (an older release)          set apart
     the topic's segments lack records, or the catalog lacks topics,
       by their sums                                                  set apart: they may be in it
-    a segment's frames that its index does not have, or of another
-      topic                                                          set apart: another file was put in its place
+    frames of another topic, or a segment with other frames than
+      its index                                                      set apart: another file was put in its place
     a name that is none of ours, or a file in place of a folder      set apart
     the system cannot read it                                        set apart: it may be intact
     all else                                                         remove: an attempt that was not finished, or a
@@ -26,7 +26,8 @@ A file that a topic had, and no longer needs, may have been replaced while the s
     all else                                                         remove: it is damaged
 
 An index shares the fate of its segment, from which it can be made. It is written before its segment, and removed after
-it, so what an attempt or a removal left has one. `shardd.storage.lost` reports the files that are set apart.
+it, so what an attempt or a removal left has one; if that is missing or damaged, it does not count.
+`shardd.storage.lost` reports the files that are set apart.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from proto.format.frame import FrameError, Header
 from shardd.storage.disk import Disk
 from shardd.storage.errors import exhausted
 from shardd.storage.read_ahead import ReadAhead
-from shardd.storage.segment import Segment, chained, entries_of, mark_at
+from shardd.storage.segment import ENTRY_SIZE, Segment, chained, entries_of, mark_at
 from shardd.storage.segment_check import ends_as_written
 from shardd.topic.topic import Topic
 
@@ -74,31 +75,36 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
         return foreign(disk, data, topics, known) if data.name in disk.list(path.parent) else young
     try:
         frames = [(header, mark_at(frame, header.flags_at)) for header, frame in _frames(disk, path)]
-        indexed = ours[1] is None or _indexed(disk, path, frames)
+        another = ours[1] is not None and _of_another(disk, path, frames)
     except OSError as error:
         if exhausted(error):
             raise
         return True
     if not frames:
         return False
-    if young or not indexed or any(e.frame_no > known.last_no or e.topic_id != ident for e, _ in frames):
+    if young or another or any(e.frame_no > known.last_no or e.topic_id != ident for e, _ in frames):
         return True
     topic, (last, _) = topics.get(ident), frames[-1]
     last_seq = last.first_seq + last.count - 1
     return topic is not None and ours[1] is not None and last_seq > topic.records.head_seq
 
 
-def _indexed(disk: Disk, path: Path, frames: list[tuple[Header, int]]) -> bool:
-    """True if the index of a segment's file has these frames, which are given with their marks. Blocks. Raises
-    OSError."""
-    index = path.with_suffix(".idx")
-    if index.name not in disk.list(path.parent):
+def _of_another(disk: Disk, path: Path, frames: list[tuple[Header, int]]) -> bool:
+    """True if the index of a segment's file has other frames than these, which are given with their marks; False if it
+    is missing, or damaged so that it does not tell. Blocks. Raises OSError."""
+    try:
+        raw = bytes(disk.read(path.with_suffix(".idx")))
+    except OSError as error:
+        if exhausted(error):
+            raise
         return False
-    entries = entries_of(bytes(disk.read(index)), sum(header.length for header, _ in frames))
-    return len(entries) == len(frames) and all(
-        (entry.first_seq, entry.count, entry.length) == (header.first_seq, header.count, header.length)
-        and entry.mark in (0, mark)
-        for entry, (header, mark) in zip(entries, frames, strict=True)
+    entries = entries_of(raw, sum(header.length for header, _ in frames))
+    if len(entries) < len(frames) and len(entries) * ENTRY_SIZE == len(raw):
+        return True
+    return any(
+        (entry.first_seq, entry.count, entry.length) != (header.first_seq, header.count, header.length)
+        or entry.mark not in (0, mark)
+        for entry, (header, mark) in zip(entries, frames, strict=False)
     )
 
 

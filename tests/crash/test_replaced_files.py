@@ -179,6 +179,7 @@ def test_a_segment_and_its_index_that_are_another_topics_are_set_apart() -> None
 def test_a_segment_of_its_own_that_no_start_needs_is_removed_whole_or_damaged(damage: str) -> None:
     disk, path, before = let_go()
     data = disk.names[path].data
+    assert len(data) > len(before)
     if damage == "missing":
         del disk.names[path]
     elif damage == "an earlier state":
@@ -190,6 +191,32 @@ def test_a_segment_of_its_own_that_no_start_needs_is_removed_whole_or_damaged(da
     assert apart(after(disk)) == {}
     assert path not in disk.names
     assert path.with_suffix(".idx") not in disk.names
+
+
+@pytest.mark.parametrize("damage", ["a bad sector", "of the first entry", "of the last entry", "cut", "missing"])
+def test_a_damaged_index_sets_no_segment_apart(damage: str) -> None:
+    disk, path, _ = let_go()
+    index = path.with_suffix(".idx")
+    data = disk.names[index].data
+    if damage == "missing":
+        del disk.names[index]
+    elif damage == "a bad sector":
+        disk.unreadable[index] = OSError(5, "Input/output error")
+    elif damage == "cut":
+        del data[-8:]
+    else:
+        data[9 if damage == "of the first entry" else -50] ^= 1
+    assert apart(after(disk)) == {}
+    assert not {path, index} & set(disk.names)
+
+
+def test_a_segment_that_is_replaced_by_a_later_state_is_set_apart() -> None:
+    """As one of a backup that is newer than the shard."""
+    disk, path, _ = let_go()
+    index = path.with_suffix(".idx")
+    later, first = bytes(disk.names[path].data), bytes(disk.names[index].data[:64])
+    disk.names[index].data[:] = first
+    assert apart(after(disk)) == {path: later, index: first}
 
 
 @pytest.mark.parametrize("survival", ["process", "drop", "tear"])
