@@ -35,7 +35,8 @@ class Mutant:
     """Those that it breaks, as `topics_history.violations` and the bar name them."""
     edits: tuple[Edit, ...]
     seed: int = 1
-    """That of its first run. Faults of bar 10 take ten seconds, so the first one is to be one that shows the mutant."""
+    """That of its first run. Faults of bars 10 and 13 take ten seconds, so the first one is to be one that shows the
+    mutant."""
 
 
 MUTANTS = (
@@ -199,6 +200,7 @@ MUTANTS = (
                 'error.detail.get("outcome") in ("not_done", "unknown")\n',
             ),
         ),
+        seed=7,
     ),
     Mutant(
         "the wall clock is trusted",
