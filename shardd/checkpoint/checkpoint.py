@@ -5,7 +5,7 @@ plan.
 
 1   plan      the position: everything up to the log's last sync. For each topic: batches that no segment has, deletions
               that no file has, segments without live records, sealed segments that are due for the cold tier
-2 * write     batches to the open segments, sealing and beginning segments as needed; sync
+2 * write     entries to the indexes, then batches to the open segments; sealing and beginning segments as needed; sync
 3 * copy      segments to the cold tier: check, copy, sync, directory sync; a damaged one stays
 4 * commit    the catalog, with the deletions that no file has: written, synced, renamed, directory synced
 5 * flag      the deletions that the catalog before this one listed, in place; sync
