@@ -9,8 +9,7 @@ The first checkpoint of a process looks for them:
     the catalog does not say whose it is (an older release)          set apart
     the topic's segments lack records, or the catalog lacks topics,
       by their sums                                                  set apart: they may be in it
-    frames of another topic, or a segment with other frames than
-      its index                                                      set apart: another file was put in its place
+    a segment with other frames than its index                       set apart: another file was put in its place
     a name that is none of ours, or a file in place of a folder      set apart
     the system cannot read it                                        set apart: it may be intact
     all else                                                         remove: an attempt that was not finished, or a
@@ -82,7 +81,7 @@ def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -
         return True
     if not frames:
         return False
-    if young or another or any(e.frame_no > known.last_no or e.topic_id != ident for e, _ in frames):
+    if young or another or any(header.frame_no > known.last_no for header, _ in frames):
         return True
     topic, (last, _) = topics.get(ident), frames[-1]
     last_seq = last.first_seq + last.count - 1

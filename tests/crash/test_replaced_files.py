@@ -165,16 +165,6 @@ def test_a_segment_that_was_replaced_before_a_start_that_does_not_need_it_is_set
     assert path not in disk.names
 
 
-def test_a_segment_and_its_index_that_are_another_topics_are_set_apart() -> None:
-    disk, path, _ = let_go()
-    foreign = {}
-    for each in (path, path.with_suffix(".idx")):
-        other = next(p for p in disk.names if p.match(f"topics/{2:016x}/*{each.suffix}"))
-        foreign[each] = bytes(disk.names[other].data)
-        disk.names[each].data[:] = foreign[each]
-    assert apart(after(disk)) == foreign
-
-
 @pytest.mark.parametrize("damage", ["none", "an earlier state", "of a body", "cut", "missing"])
 def test_a_segment_of_its_own_that_no_start_needs_is_removed_whole_or_damaged(damage: str) -> None:
     disk, path, before = let_go()
