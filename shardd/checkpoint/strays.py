@@ -98,7 +98,7 @@ def _of_another(disk: Disk, path: Path, frames: list[tuple[Header, int]]) -> boo
             raise
         return False
     entries = entries_of(raw, sum(header.length for header, _ in frames))
-    if len(entries) < len(frames) and len(entries) * ENTRY_SIZE == len(raw):
+    if 0 < len(entries) < len(frames) and len(entries) * ENTRY_SIZE == len(raw):
         return True
     return any(
         (entry.first_seq, entry.count, entry.length) != (header.first_seq, header.count, header.length)

@@ -183,7 +183,9 @@ def test_a_segment_of_its_own_that_no_start_needs_is_removed_whole_or_damaged(da
     assert path.with_suffix(".idx") not in disk.names
 
 
-@pytest.mark.parametrize("damage", ["a bad sector", "of the first entry", "of the last entry", "cut", "missing"])
+@pytest.mark.parametrize(
+    "damage", ["a bad sector", "of the first entry", "of the last entry", "cut", "empty", "missing"]
+)
 def test_a_damaged_index_sets_no_segment_apart(damage: str) -> None:
     disk, path, _ = let_go()
     index = path.with_suffix(".idx")
@@ -194,6 +196,8 @@ def test_a_damaged_index_sets_no_segment_apart(damage: str) -> None:
         disk.unreadable[index] = OSError(5, "Input/output error")
     elif damage == "cut":
         del data[-8:]
+    elif damage == "empty":  # of a checkpoint that was killed as it began to write over it
+        data.clear()
     else:
         data[9 if damage == "of the first entry" else -50] ^= 1
     assert apart(after(disk)) == {}
