@@ -34,10 +34,10 @@ else
         run -m "not long" "$@"
     else
         # Two runs, so that the short tests do not wait for the long ones and the slowest of each are named. Those of real
-        # processes wait half of their time, so more of them run at once than there are cores.
+        # processes wait half of their time, so twice as many of them run at once as there are cores.
         # shellcheck disable=SC2086
         run --numprocesses="$workers" --dist=loadfile -m "not long" $beside
-        run --numprocesses="$((workers + (workers + 1) / 2))" --dist=loadfile -m "not long" tests/e2e tests/history
+        run --numprocesses="$((2 * workers))" --dist=loadfile -m "not long" tests/e2e tests/history
     fi
 fi
 if [ -s "$TESTS_LEFT_OUT" ]; then
