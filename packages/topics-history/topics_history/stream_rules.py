@@ -24,9 +24,9 @@ def take_open(evidence: Evidence, opened: Open) -> None:
 def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) -> Iterator[Violation]:
     """All frames of a stream, over its connections, are one piece of the log.
 
-    A record is repeated only after a reconnect with a position before it, or with one that a fault took from the
-    service's memory: then the first frame of the topic may begin earlier. `caught-up` is true; gaps are those of the
-    topic.
+    A record, or a gap, is repeated only after a reconnect with a position before it, or with one that a fault took from
+    the service's memory: then the first frame of the topic may begin earlier. `caught-up` is true; gaps are those of
+    the topic.
     """
     result = frame.result
     assert result is not None
@@ -36,13 +36,14 @@ def frames_are_the_log(evidence: Evidence, log: Log, frame: Frame, line: int) ->
         yield NotOpened(log.name, f"a frame of the stream {frame.args.stream}", (line,))
         return
     connection = evidence.connections[frame.args.stream]
-    if result.records and result.records[0][0] <= position:
-        text = f"seq {result.records[0][0]} after {position}"
+    begins = result.records[0][0] if result.records else result.gap_from
+    if 0 < begins <= position:
+        text = f"{'seq' if result.records else 'a gap from'} {begins} after {position}"
         if log.name not in connection.silent:
             yield Repeated(log.name, text, (line,))
             return
         evidence.rewound.append((log, text, line, connection.silent[log.name], connection.until_ns))
-        position = result.records[0][0] - 1
+        position = begins - 1
     connection.silent.pop(log.name, None)
     gap = (max(1, result.gap_from), result.to_seq) if result.kind == "gap" and result.to_seq else None
     caught_up = result.kind == "caught_up"

@@ -64,6 +64,26 @@ def test_a_fault_may_set_a_stream_back_and_then_it_skips_nothing_either() -> Non
         assert told.kinds() == kinds, (fault, records)
 
 
+def test_a_stream_that_a_fault_set_back_may_begin_with_a_gap_that_it_had_told() -> None:
+    for fault, gap_to, records, kinds in (
+        (None, 2, "3:c", ["Repeated"]),
+        ((6, 7), 2, "3:c", []),
+        ((6, 7), 1, "2:b 3:c", []),
+        ((6, 7), 1, "3:c", ["Lost"]),
+        ((9, 20), 2, "3:c", ["Repeated"]),
+    ):
+        told = stream(lossy=True)
+        told.frame("records", 3, "1:a 2:b 3:c", at=(5, 6))
+        told.operations[-2].start_ns = 0
+        told.add(Open, (7, 8), None, "", args=OpenArgs("s", {"t": 3}))
+        told.frame("gap", gap_to, gap_from=1, at=(8, 9))
+        told.frame("records", 3, records, at=(8, 9))
+        told.frame("caught_up", 3, at=(9, 10))
+        if fault:
+            told.fault(at=fault)
+        assert told.kinds() == kinds, (fault, gap_to, records)
+
+
 def test_what_a_fault_set_back_stays_so_until_the_topic_has_a_frame() -> None:
     for frame, kinds in ((False, []), (True, ["Repeated"])):
         told = stream()
@@ -92,6 +112,13 @@ def test_a_gap_explains_a_hole_of_a_lossy_topic_only() -> None:
         told.frame("gap", 2, gap_from=1)
         told.frame("records", 3, "3:c")
         assert ("Lost" in told.kinds()) is not lossy
+
+
+def test_a_gap_is_not_told_again_on_a_connection() -> None:
+    told = stream(lossy=True)
+    told.frame("gap", 2, gap_from=1)
+    told.frame("gap", 2, gap_from=2)
+    assert told.kinds() == ["Repeated"]
 
 
 def test_a_stream_has_the_topics_that_it_was_opened_for() -> None:
