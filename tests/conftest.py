@@ -82,6 +82,11 @@ def _adding_up(logger: object, method: str, event: MutableMapping[str, Any]) -> 
     return event
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of Spark take longest, so they begin first: else the run waits for them in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark"):

@@ -37,7 +37,7 @@ else
         # processes wait half of their time, so twice as many of them run at once as there are cores.
         # shellcheck disable=SC2086
         run --numprocesses="$workers" --dist=loadfile -m "not long" $beside
-        run --numprocesses="$((2 * workers))" --dist=loadfile -m "not long" tests/e2e tests/history
+        run --numprocesses="$((2 * workers))" --dist=loadfile --no-loadscope-reorder -m "not long" tests/e2e tests/history
     fi
 fi
 if [ -s "$TESTS_LEFT_OUT" ]; then

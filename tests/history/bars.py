@@ -58,6 +58,7 @@ BARS: dict[int, type[Bar]] = {
     12: Clocks,
     13: Clusters,
 }
+CLIENTS = 8
 BETWEEN = 50
 """Requests that are answered between two faults, at least: a busy machine is slow."""
 ENVIRONMENT = {
@@ -88,7 +89,7 @@ def run(
     seconds: float,
     seed: int,
     *,
-    clients: int = 8,
+    clients: int = CLIENTS,
     scale: float = 1.0,
     faults: int = 0,
     answers: int = 0,

@@ -45,8 +45,9 @@ STEPS = 4
 """Of a schedule."""
 FEWEST = 2
 """Machines, at least."""
-TIMEOUT_S = 3.0
-"""Of a client: a machine that is cut off answers nothing."""
+TIMEOUTS_S = (12.0, 3.0)
+"""Of clients by turns: a machine that hears of a loss answers when another has taken over; one that is cut off answers
+nothing."""
 KINDS = {
     "kill": 3,
     "pause": 2,
@@ -104,14 +105,14 @@ class Clusters(Bar):
     def crowd(self, service: Service, recording: Recording, clients: int) -> list[Crowd]:
         kinds: list[type[Crowd]] = [SteadyMixed, Worker, Watcher, SteadyMixed, SocketWatcher, SteadyPoller]
         crowd = [kinds[n % len(kinds)](service, recording, f"c{n}", self.seed) for n in range(clients)]
-        for each in crowd:
-            self._spread_out(each.client)
+        for n, each in enumerate(crowd):
+            self._spread_out(each.client, TIMEOUTS_S[n % len(TIMEOUTS_S)])
         self._watchers = [each for each in crowd if isinstance(each, Watcher)]
         return crowd
 
-    def _spread_out(self, client: Client) -> None:
+    def _spread_out(self, client: Client, timeout_s: float = min(TIMEOUTS_S)) -> None:
         client.machines = lambda: self.cluster.members
-        client.timeout_s = TIMEOUT_S
+        client.timeout_s = timeout_s
 
     # -- faults
 

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.history.bars import CLIENTS
 from tests.support.releases import PACKAGES
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,8 @@ class Mutant:
     seed: int = 1
     """That of its first run. Faults of bars 10 and 13 take ten seconds, so the first one is to be one that shows the
     mutant."""
+    clients: int = CLIENTS
+    """More, where only a request shows it that is under way when a fault comes."""
 
 
 MUTANTS = (
@@ -200,7 +203,8 @@ MUTANTS = (
                 'error.detail.get("outcome") in ("not_done", "unknown")\n',
             ),
         ),
-        seed=7,
+        seed=31,
+        clients=32,
     ),
     Mutant(
         "the wall clock is trusted",

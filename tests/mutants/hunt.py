@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.history.bar import Violation
-from tests.history.bars import run
+from tests.history.bars import CLIENTS, run
 from tests.mutants.catalogue import MUTANTS, Mutant, made
 
 WITHIN_S = 60.0
@@ -31,6 +31,7 @@ class Hunt:
     bar: int
     seed: int = 1
     """That of the first run. Each other one has the next."""
+    clients: int = CLIENTS
     broken: Counter[str] = field(default_factory=Counter)
     """Violations by promise."""
     errors: list[str] = field(default_factory=list)
@@ -44,7 +45,8 @@ class Hunt:
         at = directory / f"run{self.runs}"
         at.mkdir()
         try:
-            self.broken.update(run(at, self.bar, RUN_S, seed, scale=SCALE, source=source).report.counts)
+            outcome = run(at, self.bar, RUN_S, seed, clients=self.clients, scale=SCALE, source=source)
+            self.broken.update(outcome.report.counts)
         except Violation as violation:
             self.broken[violation.promise] += 1
         except Exception as error:
@@ -59,7 +61,7 @@ class Hunt:
 def hunted(mutant: Mutant, directory: Path, within_s: float = WITHIN_S) -> tuple[bool, Hunt]:
     """Whether the mutant was found in time, and what its runs have shown."""
     source = made(mutant, directory / "source")
-    hunt, found = Hunt(mutant.bar, mutant.seed), False
+    hunt, found = Hunt(mutant.bar, mutant.seed, mutant.clients), False
     ends = time.monotonic() + within_s
     while not found and time.monotonic() < ends:
         hunt.run(directory, source)

@@ -62,8 +62,8 @@ class Batch:
     ordered: bool = False
     """Whether its seq was compared with those before it."""
 
-    def tag_of(self, seq: int) -> str | None:
-        return self.tags[seq - self.first] if self.tags else None
+    def tag_of(self, body: str) -> str | None:
+        return self.tags[self.bodies.index(body)] if self.tags else None
 
 
 @dataclass(slots=True)
@@ -242,7 +242,9 @@ class Log:
             return copied
         body = self.at.get(seq)
         batch = batches.get(body) if body is not None else None
-        return batch.tag_of(seq) if batch is not None and batch.topic == self.name and batch.first else None
+        if body is None or batch is None or batch.topic != self.name or not batch.first:
+            return None
+        return batch.tag_of(body)
 
 
 class Evidence:

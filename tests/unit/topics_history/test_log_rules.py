@@ -249,6 +249,15 @@ def test_deleted_records_stay_deleted() -> None:
     assert told.kinds() == ["Undeleted"]
 
 
+def test_a_second_copy_of_a_record_with_a_tag_is_doubled() -> None:
+    told = Story()
+    told.append("a", 1, tags=["x"])
+    told.append("b", 2, tags=["y"])
+    told.delete(None, "x", head=2)
+    told.read("2:b 3:a")
+    assert told.kinds() == ["Doubled"]
+
+
 def test_a_gap_explains_a_hole_of_a_lossy_topic_only() -> None:
     for lossy, kinds in ((True, []), (False, ["Hole", "Lost"])):
         told = Story(t=Topic(lossy=lossy))

@@ -261,11 +261,20 @@ async def test_a_client_that_leaves_gets_the_answers_of_its_requests_before_its_
 
 @pytest.mark.parametrize("code", [0, 2])
 async def test_a_connection_ends_when_its_client_leaves_without_a_stream_or_by_an_error(code: int) -> None:
-    async with client(lambda request: []) as (there, http2):
+    waiting: list[Request] = []
+
+    def script(request: Request) -> list[Message]:
+        waiting.append(request)
+        return []
+
+    async with client(script) as (there, http2):
         assert (await http2.ask("GET", "/v0/health"))[0] == 200
         if code:
             await http2.begin("GET", "/v0/topics/a", end=True)
+            await until(lambda: len(waiting) == 1)
         await http2.stream.send_all(raw.frame(raw.GOAWAY, bytes(7) + bytes([code])))
+        for request in waiting:
+            there.shards[0].send(Reply(request.id, b'{"late":true}'))
         while await http2.stream.receive_some(1 << 16):
             pass
         await http2.stream.aclose()
