@@ -372,7 +372,8 @@ def test_every_job_is_done_whoever_dies(tmp_path: Path) -> None:
     got: dict[int, list[tuple[float, float]]] = {}
     acks: Counter[int] = Counter()
     for path in tmp_path.glob("w*.log"):
-        for line in path.read_bytes().splitlines():
+        *lines, _ = path.read_bytes().split(b"\n")  # a worker that was killed may have left a part of its last one
+        for line in lines:
             for what, seq, _, until_ms, at_ms in json.loads(line):
                 if what == "got":
                     got.setdefault(seq, []).append((until_ms, at_ms))
