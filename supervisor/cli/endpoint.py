@@ -33,16 +33,14 @@ from supervisor.process import rundir
 if TYPE_CHECKING:
     from supervisor.config.settings import Settings
 
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].", show_default=False)
-]
+UrlOption = Annotated[str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].")]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use].", show_default=False),
+    typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use]."),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", help="An API key of the service; better in TOPICS_TOKEN.", show_default=False),
+    typer.Option("--token", help="An API key of the service; better in TOPICS_TOKEN."),
 ]
 PatienceOption = Annotated[
     float,

@@ -54,9 +54,7 @@ class Status(IntEnum):
     """Done, but some records were lost before they could be read; the output names them."""
 
 
-DataDirOption = Annotated[
-    Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
-]
+DataDirOption = Annotated[Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
 
 

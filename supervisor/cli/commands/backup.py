@@ -22,14 +22,11 @@ UntilOption = Annotated[
         metavar="[TOPIC=]TIME",
         help="Keep records up to this time only, of all topics or of one; may be repeated. 2026-11-21T10:00:00Z, "
         "or ms since 1970.",
-        show_default=False,
     ),
 ]
 UntilSeqOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated.", show_default=False
-    ),
+    typer.Option(metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated."),
 ]
 ReserveOption = Annotated[
     int | None,
@@ -38,7 +35,6 @@ ReserveOption = Annotated[
         max=1 << 40,
         help="How many seqs after its last one a topic does not use again, because readers may have seen them "
         f"after the backup [{restores.RESERVE} for topics that are cut, and for all of a bucket; 0 for others].",
-        show_default=False,
     ),
 ]
 
@@ -72,9 +68,7 @@ def backup(
 
 FromOption = Annotated[
     str | None,
-    typer.Option(
-        "--from", metavar="URL", help="Restore from a bucket: s3://…, gs://…, az://… or file:///…", show_default=False
-    ),
+    typer.Option("--from", metavar="URL", help="Restore from a bucket: s3://…, gs://…, az://… or file:///…"),
 ]
 
 
@@ -82,12 +76,10 @@ def restore(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="SOURCE",
-            help="A backup, or a directory of backups, from which one is chosen. Not with --from.",
-            show_default=False,
+            metavar="SOURCE", help="A backup, or a directory of backups, from which one is chosen. Not with --from."
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Argument(metavar="DATA_DIR", help="As --data-dir.", show_default=False)] = None,
+    to: Annotated[Path | None, typer.Argument(metavar="DATA_DIR", help="As --data-dir.")] = None,
     data_dir: DataDirOption = None,
     until: UntilOption = None,
     until_seq: UntilSeqOption = None,

@@ -12,9 +12,7 @@ VARIABLE = "_TOPICS_COMPLETE"
 
 
 def completion(
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)
-    ],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print a script that makes the shell complete commands, options, topics and contexts.
 

@@ -22,7 +22,7 @@ app = group(
     Exit status: 0 done, 1 not possible, 2 wrong options.
     """
 )
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=context_names, show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=context_names)]
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def _changing() -> Iterator[file.Contexts]:
 @app.command()
 def add(
     name: NameArgument,
-    url: Annotated[str, typer.Argument(metavar="URL", help="Such as https://topics.example.com.", show_default=False)],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Such as https://topics.example.com.")],
     token_file: Annotated[
         Path | None, typer.Option(help="The token is the first line of this file, which only you may read.")
     ] = None,

@@ -16,7 +16,7 @@ app = group(
     Exit status: 0 done, 1 refused, 2 wrong options, 3 the service is not reachable.
     """
 )
-NameArgument = Annotated[str, typer.Argument(metavar="CURSOR", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="CURSOR")]
 
 
 @app.command("ls")
@@ -33,7 +33,7 @@ async def set_cursor(
     on: Remote,
     topic: TopicArgument,
     name: NameArgument,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=0, help="The last seq that is done.", show_default=False)],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=0, help="The last seq that is done.")],
     force: Annotated[bool, typer.Option("--force", help="Also backwards.")] = False,
 ) -> None:
     """Move a cursor, or make one."""

@@ -12,7 +12,7 @@ from supervisor.cli.terminal import Status, fail, tell
 
 
 def deploy_files(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Created if missing.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Created if missing.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files with other content.")] = False,
 ) -> None:
     """Write the files that docs/operations.md installs: systemd unit, proxies, Prometheus rules, Grafana dashboard.

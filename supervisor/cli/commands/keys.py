@@ -30,17 +30,13 @@ app = group(
 )
 SHOWN = 12
 """Characters of a digest: as many as tell keys apart. The log of requests has the beginning of the same digest."""
-FileOption = Annotated[
-    Path, typer.Option("--file", envvar=FILE_VARIABLE, metavar="FILE", help="The file of keys.", show_default=False)
-]
+FileOption = Annotated[Path, typer.Option("--file", envvar=FILE_VARIABLE, metavar="FILE", help="The file of keys.")]
 ScopesOption = Annotated[str, typer.Option(help="read, write, delete, admin, joined by +; all without it.")]
 PrefixOption = Annotated[list[str] | None, typer.Option(help="Only topics that begin so; may be repeated.")]
 ExpiresOption = Annotated[
     str, typer.Option(metavar="TIME", help="When it ends, such as 2027-01-31 or 2027-01-31T12:00:00Z.")
 ]
-DigestArgument = Annotated[
-    str, typer.Argument(metavar="DIGEST", help="The beginning of a digest, as `list` shows it.", show_default=False)
-]
+DigestArgument = Annotated[str, typer.Argument(metavar="DIGEST", help="The beginning of a digest, as `list` shows it.")]
 
 
 @app.command()

@@ -34,27 +34,22 @@ if TYPE_CHECKING:
     from pyspark_topics.lake.local import Source, Writer
 
 NEEDED = ("deltalake", "pyarrow")
-ToOption = Annotated[
-    Path | None, typer.Option("--to", metavar="DIR", help="The lake, a directory of this machine.", show_default=False)
-]
+ToOption = Annotated[Path | None, typer.Option("--to", metavar="DIR", help="The lake, a directory of this machine.")]
 PathOption = Annotated[
     str | None,
     typer.Option(
         "--path",
         metavar="DIR",
         help="Read this data directory, backup, or bucket (s3://bucket/prefix) [TOPICS_DATA_DIR; ./topics-data].",
-        show_default=False,
     ),
 ]
-ColdOption = Annotated[Path | None, typer.Option(help="The cold tier of --path [TOPICS_COLD_DIR].", show_default=False)]
-UrlOption = Annotated[str | None, typer.Option(help="Read from the service at this address.", show_default=False)]
+ColdOption = Annotated[Path | None, typer.Option(help="The cold tier of --path [TOPICS_COLD_DIR].")]
+UrlOption = Annotated[str | None, typer.Option(help="Read from the service at this address.")]
 TokenOption = Annotated[
     str | None,
-    typer.Option(help="An API key of that service; better in TOPICS_TOKEN.", show_default=False),
+    typer.Option(help="An API key of that service; better in TOPICS_TOKEN."),
 ]
-TopicOption = Annotated[
-    list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.", show_default=False)
-]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
 
 
 def _size(given: str | int) -> int:
@@ -83,12 +78,7 @@ def lake(
     once: Annotated[bool, typer.Option("--once", help="End when everything is in the lake.")] = False,
     every: Annotated[
         int | None,
-        typer.Option(
-            parser=read_duration_ms,
-            metavar="DURATION",
-            help="Pause when nothing is new [10s].",
-            show_default=False,
-        ),
+        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Pause when nothing is new [10s]."),
     ] = None,
     table_per_topic: Annotated[
         bool, typer.Option("--table-per-topic", help="A table for each topic, instead of one for all.")
@@ -102,7 +92,6 @@ def lake(
             parser=read_duration_ms,
             metavar="DURATION",
             help="Remove files that a table has not used for this long, in whole hours [none].",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -187,10 +176,7 @@ def reconcile(
     topic: TopicOption = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Also delete all rows with this tag, or with `TEXT*` those that begin so; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(help="Also delete all rows with this tag, or with `TEXT*` those that begin so; may be repeated."),
     ] = None,
     vacuum: Annotated[
         bool, typer.Option("--vacuum", help="Remove the files with deleted rows, from the table's history too.")

@@ -58,14 +58,13 @@ async def publish(
         typer.Argument(
             metavar="DATA",
             help="A record each: JSON, else text. Without any, or with - alone: lines of standard input.",
-            show_default=False,
         ),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Arguments or lines are text, not JSON.")] = False,
     records: Annotated[
         bool, typer.Option("--records", help="Lines are records, with data, tag, meta, node and delay_ms.")
     ] = False,
-    tag: Annotated[str | None, typer.Option(help="Tag of all records.", show_default=False)] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag of all records.")] = None,
     node: Annotated[
         str | None, typer.Option(help="Name of the writer; its own reads can leave these records out.")
     ] = None,

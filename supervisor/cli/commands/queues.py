@@ -39,9 +39,7 @@ DEPTHS = {
 @remote()
 async def list_queues(
     on: Remote,
-    pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'mail:*'.", show_default=False)
-    ] = "",
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'mail:*'.")] = "",
 ) -> None:
     """List queues: jobs that are ready, in flight, delayed, or on the way to the dead letters; all dead letters so far,
     and how many records their topic has now."""
@@ -129,8 +127,8 @@ def _tell_table(rows: list[dict[str, Any]], titles: tuple[str, ...]) -> None:
 @remote()
 async def redrive(
     on: Remote,
-    letters: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of dead letters.", show_default=False)],
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue they go back to.", show_default=False)],
+    letters: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of dead letters.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue they go back to.")],
     first: Annotated[int | None, typer.Option("--from", metavar="SEQ", help="The first of them.")] = None,
     last: Annotated[int | None, typer.Option("--to", metavar="SEQ", help="The last of them.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only those with this tag, or beginning so: 'a:*'.")] = None,

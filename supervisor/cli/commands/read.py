@@ -16,18 +16,18 @@ PATIENCE_S = 60.0
 MOST = 10_000
 """Records of a page."""
 LAST = 10
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
 FromOption = Annotated[
     int | None, typer.Option("--from", metavar="SEQ", min=0, help="Start after this seq (0 = start).")
 ]
-CursorOption = Annotated[str | None, typer.Option(help="Start after this named cursor.", show_default=False)]
+CursorOption = Annotated[str | None, typer.Option(help="Start after this named cursor.")]
 TagOption = Annotated[str | None, typer.Option(help="Only records whose tag matches, such as 'customer:*'.")]
 GrepOption = Annotated[str | None, typer.Option(help="Only records whose data, as JSON, matches this expression.")]
 WhereOption = Annotated[
     list[str] | None,
     typer.Option(metavar="PATH=VALUE", help="Only records with this value in their data: customer.id=42."),
 ]
-NodeOption = Annotated[str | None, typer.Option(help="Leave out records of this node.", show_default=False)]
+NodeOption = Annotated[str | None, typer.Option(help="Leave out records of this node.")]
 DataOption = Annotated[bool, typer.Option("--data", help="Print the data alone, a JSON value a line.")]
 
 
@@ -78,13 +78,11 @@ async def read(
 @remote(endless=True)
 async def tail(
     on: Remote,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the topics until Ctrl-C.")] = False,
     last: Annotated[int, typer.Option("-n", "--last", min=0, help="Begin with about so many last records.")] = LAST,
     from_seq: FromOption = None,
-    cursor: Annotated[
-        str | None, typer.Option(help="With -f: begin behind this cursor, and move it on.", show_default=False)
-    ] = None,
+    cursor: Annotated[str | None, typer.Option(help="With -f: begin behind this cursor, and move it on.")] = None,
     tag: TagOption = None,
     grep: GrepOption = None,
     where: WhereOption = None,

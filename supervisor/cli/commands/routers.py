@@ -24,14 +24,14 @@ TITLES = {
     "forwarded_total": "copied",
     "waits_for": "waits for",
 }
-NameArgument = Annotated[str, typer.Argument(metavar="ROUTER", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="ROUTER")]
 
 
 @app.command("ls")
 @remote()
 async def list_routers(
     on: Remote,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", show_default=False)] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
     source: Annotated[str | None, typer.Option("--from", metavar="TOPIC", help="Only those from this topic.")] = None,
     dest: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Only those to this topic.")] = None,
 ) -> None:
@@ -58,8 +58,8 @@ def _text(value: Any) -> str:
 async def add(
     on: Remote,
     router: NameArgument,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A topic.", show_default=False)],
-    dest: Annotated[str, typer.Argument(metavar="TO", help="A topic; made if there is none.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A topic.")],
+    dest: Annotated[str, typer.Argument(metavar="TO", help="A topic; made if there is none.")],
     tag: Annotated[str | None, typer.Option(help="Only records with this tag, or beginning so: 'a:*'.")] = None,
     once: Annotated[bool, typer.Option("--exactly-once", help="A crash repeats no copy.")] = False,
     allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if copies return to their source.")] = False,

@@ -25,7 +25,6 @@ def salvage(
             "--from",
             metavar="BACKUP",
             help="Take lost records from this backup of the service, or from the newest in this directory of backups.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -19,21 +19,16 @@ from supervisor.process.service import EXIT_FAILED, EXIT_USAGE
 
 
 def serve(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on [TOPICS_HOST; 127.0.0.1].", show_default=False)
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port to listen on, 0 for any free one [TOPICS_PORT; 4000].", show_default=False)
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [TOPICS_HOST; 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one [TOPICS_PORT; 4000].")] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data].", show_default=False),
+        typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data]."),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            help="Shard processes; fixed when the data directory is made [TOPICS_SHARDS; one per core, at most 8].",
-            show_default=False,
+            help="Shard processes; fixed when the data directory is made [TOPICS_SHARDS; one per core, at most 8]."
         ),
     ] = None,
 ) -> None:

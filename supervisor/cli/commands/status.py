@@ -65,9 +65,7 @@ def status(
 
 
 def top(
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only topics with this prefix.", show_default=False)
-    ] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only topics with this prefix.")] = "",
     url: UrlOption = None,
     token: TokenOption = None,
     context: ContextOption = None,

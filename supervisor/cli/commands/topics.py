@@ -15,16 +15,14 @@ from supervisor.cli.terminal import Status, confirmed, fail, read_duration_ms, r
 from supervisor.client.python_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @remote()
 async def ls(
     on: Remote,
-    pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'orders:*'.", show_default=False)
-    ] = "",
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'orders:*'.")] = "",
 ) -> None:
     """List topics: records, bytes and the seq of the last one.
 
@@ -71,8 +69,8 @@ async def show(on: Remote, topic: TopicArgument) -> None:
             tell("", table(rows, {name: name for name in names}))
 
 
-Duration = Annotated[int | None, typer.Option(parser=read_duration_ms, metavar="DURATION", show_default=False)]
-Size = Annotated[int | None, typer.Option(parser=read_size, metavar="SIZE", show_default=False)]
+Duration = Annotated[int | None, typer.Option(parser=read_duration_ms, metavar="DURATION")]
+Size = Annotated[int | None, typer.Option(parser=read_size, metavar="SIZE")]
 
 
 @remote()
@@ -80,9 +78,7 @@ async def create(
     on: Remote,
     topic: TopicArgument,
     queue: Annotated[bool, typer.Option("--queue", help="A queue of jobs. The type stays.")] = False,
-    durability: Annotated[
-        str | None, typer.Option(help="ephemeral, memory, disk or fsync.", show_default=False)
-    ] = None,
+    durability: Annotated[str | None, typer.Option(help="ephemeral, memory, disk or fsync.")] = None,
     ttl: Annotated[
         int | None,
         typer.Option(parser=read_duration_ms, metavar="DURATION", help="Age at which records expire; 0: never."),
@@ -97,7 +93,7 @@ async def create(
         typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job."),
     ] = None,
     max_deliveries: Annotated[int | None, typer.Option(min=0, help="Then a job is a dead letter.")] = None,
-    dead_letter: Annotated[str | None, typer.Option(help="The topic of dead letters.", show_default=False)] = None,
+    dead_letter: Annotated[str | None, typer.Option(help="The topic of dead letters.")] = None,
     fields: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=JSON", help="Any field of the configuration.")
     ] = None,
@@ -135,7 +131,7 @@ def _field(given: str) -> tuple[str, Any]:
 @remote()
 async def rm(
     on: Remote,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     before: Annotated[int | None, typer.Option(metavar="SEQ", help="Only records below this seq.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only records with this tag, or beginning so: 'customer:*'.")] = None,
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Only if it has no records.")] = False,

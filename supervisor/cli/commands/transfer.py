@@ -78,9 +78,7 @@ def export(
 
 def import_(
     source: Annotated[str, typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip. - is standard input.")],
-    topic: Annotated[
-        str | None, typer.Option(help="Topic of all records; else each line names its topic.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic of all records; else each line names its topic.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Each line is the data of a record, any JSON value; needs --topic.")
     ] = False,

@@ -42,10 +42,8 @@ class CommandFailed(SupervisorError):
 @remote(PATIENCE_S, endless=True)
 async def work(
     on: Remote,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=topic_names, show_default=False)],
-    command: Annotated[
-        str, typer.Option("--exec", metavar="CMD", help="A command line of sh, run for each job.", show_default=False)
-    ],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=topic_names)],
+    command: Annotated[str, typer.Option("--exec", metavar="CMD", help="A command line of sh, run for each job.")],
     concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Commands that run at a time.")] = 1,
     lease: Annotated[
         int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job; it is extended in time.")
@@ -53,7 +51,7 @@ async def work(
     grace: Annotated[
         int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Time that commands have at the end.")
     ] = 30,
-    node: Annotated[str | None, typer.Option(help="Name of this worker.", show_default=False)] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this worker.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Standard input is the whole record.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when no jobs are left, delayed ones included.")] = False,
 ) -> None:
