@@ -84,6 +84,16 @@ def read_duration_ms(given: str | int) -> int:
     return round(1000 * read_seconds(given))
 
 
+def duration_option(help: str) -> Any:
+    """An option that is a duration, read as whole milliseconds."""
+    return typer.Option(parser=read_duration_ms, metavar="DURATION", help=help)
+
+
+def size_option(help: str) -> Any:
+    """An option that is a size, read as bytes."""
+    return typer.Option(parser=read_size, metavar="SIZE", help=help)
+
+
 def _read(text: str, read: Callable[[str], float | None]) -> float:
     try:
         found = read(text)

@@ -23,8 +23,8 @@ from supervisor.cli.terminal import (
     JsonOption,
     Status,
     complain,
+    duration_option,
     fail,
-    read_duration_ms,
     read_size,
     say,
     tell,
@@ -76,10 +76,7 @@ def lake(
     token: TokenOption = None,
     topic: TopicOption = None,
     once: Annotated[bool, typer.Option("--once", help="End when everything is in the lake.")] = False,
-    every: Annotated[
-        int | None,
-        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Pause when nothing is new [10s]."),
-    ] = None,
+    every: Annotated[int | None, duration_option("Pause when nothing is new [10s].")] = None,
     table_per_topic: Annotated[
         bool, typer.Option("--table-per-topic", help="A table for each topic, instead of one for all.")
     ] = False,
@@ -87,12 +84,7 @@ def lake(
         int, typer.Option(parser=_size, metavar="SIZE", help="Join small files up to this size; 0 for none.")
     ] = 128 << 20,
     vacuum_after: Annotated[
-        int | None,
-        typer.Option(
-            parser=read_duration_ms,
-            metavar="DURATION",
-            help="Remove files that a table has not used for this long, in whole hours [none].",
-        ),
+        int | None, duration_option("Remove files that a table has not used for this long, in whole hours [none].")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 from supervisor.cli.completers import topic_names
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import Status, bar, complain, fail, read_duration_ms
+from supervisor.cli.terminal import Status, bar, complain, duration_option, fail
 from supervisor.client.python_client import Json, NewRecord, Published, Publisher
 
 PATIENCE_S = 60.0
@@ -69,10 +69,7 @@ async def publish(
         str | None, typer.Option(help="Name of the writer; its own reads can leave these records out.")
     ] = None,
     meta: Annotated[str | None, typer.Option(help="A JSON object beside the data of all records.")] = None,
-    delay: Annotated[
-        int | None,
-        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Hold jobs of a queue back for so long."),
-    ] = None,
+    delay: Annotated[int | None, duration_option("Hold jobs of a queue back for so long.")] = None,
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: the same publish with the same key is written once.")
     ] = None,

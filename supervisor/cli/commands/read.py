@@ -10,7 +10,7 @@ import typer
 from supervisor.cli.commands.reading import Printer, chosen
 from supervisor.cli.completers import topic_names
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import Status, fail, read_duration_ms
+from supervisor.cli.terminal import Status, duration_option, fail
 
 PATIENCE_S = 60.0
 MOST = 10_000
@@ -39,9 +39,7 @@ async def read(
     cursor: CursorOption = None,
     commit: Annotated[bool, typer.Option("--commit", help="Move the cursor after the last printed record.")] = False,
     most: Annotated[int | None, typer.Option("-n", "--most", min=1, help="Print no more records than this.")] = None,
-    wait: Annotated[
-        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="At the end, wait so long for more.")
-    ] = 0,
+    wait: Annotated[int, duration_option("At the end, wait so long for more.")] = 0,
     tag: TagOption = None,
     grep: GrepOption = None,
     where: WhereOption = None,

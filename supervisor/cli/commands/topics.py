@@ -11,7 +11,7 @@ from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
 from supervisor.cli.quantities import counted, described
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import Status, confirmed, fail, read_duration_ms, read_size, table, tell
+from supervisor.cli.terminal import Status, confirmed, duration_option, fail, size_option, table, tell
 from supervisor.client.python_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}
@@ -69,29 +69,17 @@ async def show(on: Remote, topic: TopicArgument) -> None:
             tell("", table(rows, {name: name for name in names}))
 
 
-Duration = Annotated[int | None, typer.Option(parser=read_duration_ms, metavar="DURATION")]
-Size = Annotated[int | None, typer.Option(parser=read_size, metavar="SIZE")]
-
-
 @remote()
 async def create(
     on: Remote,
     topic: TopicArgument,
     queue: Annotated[bool, typer.Option("--queue", help="A queue of jobs. The type stays.")] = False,
     durability: Annotated[str | None, typer.Option(help="ephemeral, memory, disk or fsync.")] = None,
-    ttl: Annotated[
-        int | None,
-        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Age at which records expire; 0: never."),
-    ] = None,
+    ttl: Annotated[int | None, duration_option("Age at which records expire; 0: never.")] = None,
     cap_records: Annotated[int | None, typer.Option(min=0, help="Largest number of records; 0: no limit.")] = None,
-    cap_bytes: Annotated[
-        int | None, typer.Option(parser=read_size, metavar="SIZE", help="Largest size of all records.")
-    ] = None,
+    cap_bytes: Annotated[int | None, size_option("Largest size of all records.")] = None,
     discard: Annotated[str | None, typer.Option(help="At a cap: old, or reject writes.")] = None,
-    lease: Annotated[
-        int | None,
-        typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job."),
-    ] = None,
+    lease: Annotated[int | None, duration_option("Lease of a job.")] = None,
     max_deliveries: Annotated[int | None, typer.Option(min=0, help="Then a job is a dead letter.")] = None,
     dead_letter: Annotated[str | None, typer.Option(help="The topic of dead letters.")] = None,
     fields: Annotated[

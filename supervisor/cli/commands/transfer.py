@@ -19,7 +19,7 @@ import typer
 from supervisor.cli.endpoint import ContextOption, PatienceOption, TokenOption, UrlOption, resolve
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import failures, tell_warnings
-from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, read_size, say, tell
+from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, say, size_option, tell
 from supervisor.client import transfer
 from supervisor.client.jsonlines import batches
 
@@ -84,9 +84,7 @@ def import_(
     ] = False,
     skip: Annotated[int, typer.Option(min=0, help="Lines to skip: those that an interrupted import has done.")] = 0,
     batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in one write.")] = 1000,
-    batch_bytes: Annotated[
-        int, typer.Option(parser=read_size, metavar="SIZE", help="Approximate size limit of one write, e.g. 4MiB.")
-    ] = 4 << 20,
+    batch_bytes: Annotated[int, size_option("Approximate size limit of one write, e.g. 4MiB.")] = 4 << 20,
     config: Annotated[bool, typer.Option(help="Create missing topics as the file says; needs admin.")] = True,
     url: UrlOption = None,
     token: TokenOption = None,

@@ -23,7 +23,7 @@ from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
 from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import complain, read_duration_ms
+from supervisor.cli.terminal import complain, duration_option
 from supervisor.client.python_client import Job, Worker
 from supervisor.errors import SupervisorError
 
@@ -45,12 +45,8 @@ async def work(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=topic_names)],
     command: Annotated[str, typer.Option("--exec", metavar="CMD", help="A command line of sh, run for each job.")],
     concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Commands that run at a time.")] = 1,
-    lease: Annotated[
-        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job; it is extended in time.")
-    ] = 30,
-    grace: Annotated[
-        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Time that commands have at the end.")
-    ] = 30,
+    lease: Annotated[int, duration_option("Lease of a job; it is extended in time.")] = 30,
+    grace: Annotated[int, duration_option("Time that commands have at the end.")] = 30,
     node: Annotated[str | None, typer.Option(help="Name of this worker.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Standard input is the whole record.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="End when no jobs are left, delayed ones included.")] = False,
