@@ -51,9 +51,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "doctor": Entry(f"{_HERE}.doctor", "doctor", "Check this machine and the service for what often goes wrong."),
         "config": Entry(f"{_HERE}.config", "config", "Print the settings in effect."),
         "keys": Entry(f"{_HERE}.keys", "app", "API keys of a service, in their file."),
-        "roll": Entry(f"{_HERE}.roll", "roll", "Replace the processes that serve connections, one by one."),
-        "takeover": Entry(f"{_HERE}.takeover", "takeover", "Have the standby on this machine take over."),
-        "leave": Entry(f"{_HERE}.leave", "leave", "Have other machines take the shards of this one, and end it."),
+        "roll": Entry(f"{_HERE}.own_service", "roll", "Replace the processes that serve connections, one by one."),
+        "takeover": Entry(f"{_HERE}.own_service", "takeover", "Have the standby on this machine take over."),
+        "leave": Entry(f"{_HERE}.own_service", "leave", "Have other machines take the shards of this one, and end it."),
         "deploy-files": Entry(f"{_HERE}.deploy", "deploy_files", "Write systemd unit, proxies, alerts and dashboard."),
     },
     "Data directory": {
