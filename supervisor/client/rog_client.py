@@ -6,6 +6,7 @@ Exit status: 0 done, 1 the server refused or is not reachable, 2 wrong usage.
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -38,19 +39,6 @@ class RogClient:
 
     def __init__(self, address: str = DEFAULT_ADDRESS, timeout_s: float = TIMEOUT_S) -> None:
         self._raw = connected(address, 7878, timeout_s)
-
-    def create(self, log: str, partitions: int) -> None:
-        self.ask(Create(log, partitions))
-
-    def publish(self, log: str, partition: int, data: bytes) -> None:
-        self.ask(Publish(log, partition, data))
-
-    def fetch(self, log: str, partition: int, group: str) -> bytes:
-        self.ask(Fetch(log, partition, group))
-        return self.sized()
-
-    def ack(self, log: str, partition: int, group: str) -> None:
-        self.ask(Ack(log, partition, group))
 
     def ask(self, command: Command) -> None:
         self._raw.sendall(rog.encode(command))
@@ -118,8 +106,7 @@ def ack(context: typer.Context, log_name: Log, group: Group, partition: Partitio
 
 def _once(address: str, command: Command) -> None:
     try:
-        client = RogClient(address)
-        try:
+        with closing(RogClient(address)) as client:
             client.ask(command)
             if isinstance(command, Fetch):
                 message = client.sized()
@@ -128,8 +115,6 @@ def _once(address: str, command: Command) -> None:
                 else:
                     sys.stdout.buffer.write(message)
                     sys.stdout.buffer.flush()
-        finally:
-            client.close()
     except (OSError, ValueError, RogRefused, ProtocolError) as error:
         typer.echo(visible(f"topics: {error}"), err=True)
         raise typer.Exit(1) from None

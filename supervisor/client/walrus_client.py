@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import closing
 from typing import Annotated, TextIO
 
 import typer
@@ -109,11 +110,8 @@ def metrics(context: typer.Context) -> None:
 
 def _once(address: str, command: str) -> None:
     try:
-        client = WalrusClient(address)
-        try:
+        with closing(WalrusClient(address)) as client:
             answer = client.ask(command)
-        finally:
-            client.close()
     except (OSError, ValueError) as error:
         typer.echo(visible(f"topics: {address}: {error}"), err=True)
         raise typer.Exit(1) from None

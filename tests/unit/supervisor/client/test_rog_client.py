@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from proto.wire.byte_parser import ProtocolError
+from proto.wire.rog import Ack, Create, Fetch, Publish
 from supervisor.client.rog_client import RogClient, RogRefused
 from tests.unit.supervisor.client.test_walrus_client import serving
 
@@ -29,8 +30,9 @@ def test_a_success_is_one_byte_and_a_message_follows_a_fetch() -> None:
     message = b"\0\xff\n" * 30_000
     with serving(answering(b"\0", b"\0" + SIZE.pack(len(message)) + message)) as address:  # type: ignore[arg-type]
         client = RogClient(address)
-        client.create("log", 3)
-        assert client.fetch("log", 0, "group") == message
+        client.ask(Create("log", 3))
+        client.ask(Fetch("log", 0, "group"))
+        assert client.sized() == message
         client.close()
 
 
@@ -39,7 +41,7 @@ def test_a_refusal_has_the_servers_words() -> None:
     with serving(answering(b"\1" + SIZE.pack(len(text)) + text)) as address:  # type: ignore[arg-type]
         client = RogClient(address)
         with pytest.raises(RogRefused, match="no such log: é"):
-            client.ack("log", 0, "group")
+            client.ask(Ack("log", 0, "group"))
         client.close()
 
 
@@ -48,7 +50,7 @@ def test_an_answer_that_is_cut_is_an_error(answer: bytes) -> None:
     with serving(answering(answer)) as address:  # type: ignore[arg-type]
         client = RogClient(address)
         with pytest.raises(ConnectionError):
-            client.publish("log", 0, b"x")
+            client.ask(Publish("log", 0, b"x"))
         client.close()
 
 
@@ -56,5 +58,5 @@ def test_a_name_that_cannot_be_sent_is_never_sent() -> None:
     with serving(lambda raw: None) as address:
         client = RogClient(address)
         with pytest.raises(ProtocolError):
-            client.create("x" * 256, 1)
+            client.ask(Create("x" * 256, 1))
         client.close()
