@@ -265,19 +265,14 @@ class Loaded:
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read file and environment; entries of `overrides` that are not None override both. Raises `SettingsError`."""
-    return load_with_origin(overrides).settings
-
-
-def load_with_origin(overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """As `load`, with the source of each value. Raises `SettingsError`."""
     loaded = inspect(overrides)
     if loaded.problems:
         raise SettingsError("\n".join(loaded.problems))
-    return loaded
+    return loaded.settings
 
 
 def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """As `load_with_origin`, but errors are in `problems`. Raises `SettingsError` only if no setting is to blame."""
+    """As `load`, with the source of each value; errors are in `problems`."""
     path, filed, problems = _read_file(os.environ)
     present = {name.lower(): value for name, value in os.environ.items() if value}
     given = {name: value for name, value in (overrides or {}).items() if value is not None}

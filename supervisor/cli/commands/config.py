@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from supervisor.cli.terminal import Status, complain, fail_each, tell
+from supervisor.cli.terminal import Status, complain, tell
 from supervisor.config import keys, reference
 from supervisor.config.places import PREFIX
-from supervisor.config.settings import Loaded, SettingsError, inspect
+from supervisor.config.settings import inspect
 
 
 def config(
@@ -27,10 +27,7 @@ def config(
     if markdown:
         typer.echo(reference.markdown(), nl=False)
         return
-    try:
-        loaded = inspect()
-    except SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+    loaded = inspect()
     for problem in loaded.problems:
         complain(problem)
     values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
@@ -38,17 +35,12 @@ def config(
         shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}
         errors = {"errors": loaded.problems} if loaded.problems else {}
         tell(*json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2).split("\n"))
-        _end(loaded)
-        return
-    for name, value in values.items():
-        text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
-        origin = loaded.origin[name]
-        tell(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
-    tell(f"# keys: {_keys()}")
-    _end(loaded)
-
-
-def _end(loaded: Loaded) -> None:
+    else:
+        for name, value in values.items():
+            text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
+            origin = loaded.origin[name]
+            tell(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
+        tell(f"# keys: {_keys()}")
     if loaded.problems:
         raise typer.Exit(Status.USAGE)
 

@@ -30,7 +30,7 @@ def test_options_win_over_variables_and_those_over_the_file(folder: Path, monkey
     monkeypatch.setenv("TOPICS_PORT", "4002")
     monkeypatch.setenv("TOPICS_SHARDS", "3")
     monkeypatch.setenv("TOPICS_MAX_TOPICS", "7")
-    found = settings.load_with_origin({"shards": 4})
+    found = settings.inspect({"shards": 4})
     assert (found.settings.host, found.settings.port, found.settings.shards) == ("::1", 4002, 4)
     assert {name: found.origin[name] for name in ("host", "port", "shards", "max_limit")} == {
         "host": "topics.toml",
