@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -32,24 +33,14 @@ def install() -> None:
     stays as it is, and starts slower."""
     of_typer: Any = typer.core
     chosen = getattr(of_typer, "build_runtime_param", None)
-    if chosen is not None and not isinstance(chosen, Plain):
-        of_typer.build_runtime_param = Plain(chosen)
-
-
-class Plain:
-    """Reads plain values, and has typer's own way for the others."""
-
-    def __init__(self, otherwise: Callable[[Any], Any]) -> None:
-        self._otherwise = otherwise
-
-    def __call__(self, descriptor: Any) -> PlainParam:
-        return PlainParam(descriptor, self._otherwise)
+    if chosen is not None and not isinstance(chosen, partial):
+        of_typer.build_runtime_param = partial(PlainParam, chosen)
 
 
 class PlainParam:
-    """How the values of one parameter are read."""
+    """How the values of one parameter are read: plain ones here, and the others in typer's own way."""
 
-    def __init__(self, descriptor: Any, otherwise: Callable[[Any], Any]) -> None:
+    def __init__(self, otherwise: Callable[[Any], Any], descriptor: Any) -> None:
         self._descriptor = descriptor
         self._info = descriptor.parameter_info
         self._otherwise = otherwise

@@ -75,7 +75,7 @@ class Remote:
             for row in rows:
                 tell(exact.dumps(row))
         else:
-            tell(table([{title: row.get(name) for name, title in titles.items()} for row in rows], titles))
+            tell(table([{title: row.get(name) for name, title in titles.items()} for row in rows], [*titles.values()]))
 
 
 Command = Callable[..., Awaitable[None]]

@@ -164,14 +164,13 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def table(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Painted:
-    """Rows as aligned columns below their titles; columns of numbers are aligned to the right."""
-    names = list(titles.values())
+def table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Painted:
+    """The fields of rows with these names, as columns below them; columns of numbers are aligned to the right."""
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     numeric = [all(_is_number(row.get(name)) for row in rows) for name in names]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
 
-    def line(texts: list[str]) -> str:
+    def line(texts: Sequence[str]) -> str:
         padded = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(texts, widths, numeric, strict=True))
         return "  ".join(padded).rstrip()
 

@@ -70,7 +70,7 @@ async def bench(
         on.print({"size": size, "batch": batch, "concurrency": concurrency, "seconds": seconds, "loads": rows})
         return
     shown: list[dict[str, Any]] = [{title: row[name] for name, title in TITLES.items()} for row in rows]
-    tell(table(shown, TITLES))
+    tell(table(shown, [*TITLES.values()]))
     cores = counted(os.cpu_count() or 1, "processor")
     shared = ", which it shares with the service" if on.endpoint.local is not None else ""
     complain(f"as one client sees it, records of {counted(size, 'byte')}; this machine has {cores}{shared}")

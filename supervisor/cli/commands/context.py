@@ -98,7 +98,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
             say(row)
     else:
         shown = [{**row, "in_use": "*" if row["in_use"] else ""} for row in rows]
-        tell(table(shown, {name: name for name in ("in_use", "context", "url", "token")}))
+        tell(table(shown, ("in_use", "context", "url", "token")))
 
 
 @app.command("rm")

@@ -96,9 +96,8 @@ def packages(machine: Machine) -> Iterator[Finding]:
         tops = {file.parts[0] for file in each.files or ()} & set(PACKAGES) if name != DISTRIBUTION else set()
         others |= dict.fromkeys(tops, name)
     for package, name in sorted(others.items()):
-        remedy = "install topics-server into an environment of its own: pipx install, or uv tool install"
         yield Finding(
-            "packages", "fail", f"{name} has a package {package}, too, and each would hide the other's; {remedy}"
+            "packages", "fail", f"{name} has a package {package}, too, and each would hide the other's; {REMEDY}"
         )
     if not others:
         version = ".".join(map(str, sys.version_info[:3]))
@@ -172,10 +171,11 @@ def limits(machine: Machine) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else sys.maxsize
     text = f"{soft} open files, at most {'any number' if most == sys.maxsize else most}"
-    remedy = f"; raise it to {DESCRIPTORS} or more: ulimit -n, or LimitNOFILE of the unit"
-    yield Finding(
-        "descriptors", "ok" if most >= DESCRIPTORS else "warn", text + ("" if most >= DESCRIPTORS else remedy)
-    )
+    if most >= DESCRIPTORS:
+        yield Finding("descriptors", "ok", text)
+    else:
+        remedy = f"raise it to {DESCRIPTORS} or more: ulimit -n, or LimitNOFILE of the unit"
+        yield Finding("descriptors", "warn", f"{text}; {remedy}")
 
 
 def service(machine: Machine) -> Iterator[Finding]:

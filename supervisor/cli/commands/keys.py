@@ -72,7 +72,7 @@ def list_keys(file: FileOption, as_json: JsonOption = False) -> None:
         for row in rows:
             row |= {"digest": row["digest"][:SHOWN], "prefixes": " ".join(row["prefixes"]) or "all"}
             row |= {"expires": row.get("expires", "never")}
-        tell(table(rows, {name: name for name in ("digest", "scopes", "prefixes", "expires")}))
+        tell(table(rows, ("digest", "scopes", "prefixes", "expires")))
 
 
 @app.command()

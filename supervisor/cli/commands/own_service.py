@@ -1,5 +1,4 @@
-"""`topics roll`, `takeover` and `leave`: each sends a signal to the service that runs here, and waits for its effect.
-"""
+"""`topics roll`, `leave` and `takeover`: each signals the service that runs here, and waits for the effect."""
 
 from __future__ import annotations
 

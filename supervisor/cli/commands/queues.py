@@ -92,7 +92,7 @@ async def peek(
         row |= {"for": "" if until is None else f"{max(until - now, 0) / 1000:.1f} s", "node": job.get("node") or ""}
         reason = job.get("reason") or (job.get("meta") or {}).get(REASON) or ""
         rows.append(row | {"reason": reason, "data": exact.dumps(job["data"])})
-    _tell_table(rows, ("seq", "state", "deliveries", "for", "node", "tag", "reason", "data"))
+    tell(table(rows, ("seq", "state", "deliveries", "for", "node", "tag", "reason", "data")))
 
 
 async def _peek_letters(on: Remote, topic: str, first: int | None, most: int, error: NotAQueue) -> None:
@@ -116,11 +116,7 @@ async def _peek_letters(on: Remote, topic: str, first: int | None, most: int, er
         return
     for row in rows:
         row["data"] = exact.dumps(row["data"])
-    _tell_table(rows, ("seq", "queue", "deliveries", "tag", "reason", "data"))
-
-
-def _tell_table(rows: list[dict[str, Any]], titles: tuple[str, ...]) -> None:
-    tell(table(rows, {name: name for name in titles}))
+    tell(table(rows, ("seq", "queue", "deliveries", "tag", "reason", "data")))
 
 
 @app.command()

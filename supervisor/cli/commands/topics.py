@@ -66,7 +66,7 @@ async def show(on: Remote, topic: TopicArgument) -> None:
         (routers, ("router", "source", "dest", "forwarded_total")),
     ):
         if rows:
-            tell("", table(rows, {name: name for name in names}))
+            tell("", table(rows, names))
 
 
 @remote()

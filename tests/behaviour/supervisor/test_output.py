@@ -39,7 +39,7 @@ def test_no_record_forges_a_line_or_moves_the_cursor(
 
 
 def test_no_cell_error_or_figure_does(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.tell(terminal.table([{"a": BAD, "b": 1}], {"a": "a", "b": "b"}))
+    terminal.tell(terminal.table([{"a": BAD, "b": 1}], ("a", "b")))
     terminal.say({BAD: BAD})
     terminal.complain(BAD)
     with pytest.raises(typer.Exit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +12,7 @@ import typer.core
 from typer.testing import CliRunner
 
 from supervisor.cli.main import app as whole
-from supervisor.cli.plain_values import Plain
+from supervisor.cli.plain_values import PlainParam
 from supervisor.cli.terminal import read_duration_ms
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -85,10 +86,11 @@ CASES: list[list[str]] = [
 
 @pytest.mark.parametrize("arguments", CASES, ids=ascii)
 def test_a_value_is_what_typer_reads(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert whole is not None  # its module has put Plain in its place
+    assert whole is not None  # its module has put its own in its place
     plain = getattr(typer.core, "build_runtime_param")  # noqa: B009 - no public name
-    assert isinstance(plain, Plain)
+    assert isinstance(plain, partial)
+    assert plain.func is PlainParam
     fast = CliRunner().invoke(app, arguments)
-    monkeypatch.setattr(typer.core, "build_runtime_param", plain._otherwise)
+    monkeypatch.setattr(typer.core, "build_runtime_param", plain.args[0])
     slow = CliRunner().invoke(app, arguments)
     assert (fast.exit_code, fast.output, repr(fast.exception)) == (slow.exit_code, slow.output, repr(slow.exception))

@@ -14,12 +14,12 @@ from supervisor.cli import terminal
 
 def test_a_table_is_aligned_and_plain() -> None:
     rows: list[dict[str, Any]] = [{"name": "a", "n": 5, "x": None}, {"name": "long", "n": 1000, "x": True}]
-    assert terminal.table(rows, {"name": "name", "n": "n", "x": "x"}).split("\n") == [
+    assert terminal.table(rows, ("name", "n", "x")).split("\n") == [
         "name     n  x",
         "a        5  -",
         "long  1000  true",
     ]
-    assert terminal.table([], {"a": "a"}) == "a"
+    assert terminal.table([], ["a"]) == "a"
 
 
 def test_colors_are_for_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
