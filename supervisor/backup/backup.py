@@ -39,13 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.errors import SupervisorError
+from supervisor.process.datadir import MACHINE, MANIFEST, RESHARD_DECISION, sync
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
 FORMAT = 1
 MARK = "backup.json"
-MANIFEST = "manifest.json"
-MACHINE = "machine.json"
-RESHARD = "reshard.json"
 BUCKET = "bucket.json"
 COLD = "cold"
 ATTEMPTS = 10
@@ -142,7 +140,7 @@ def backup(
                     f"TOPICS_CHECKPOINT_BYTES, or copy to a faster disk. Remove {making}"
                 )
             yield {"kind": "progress", "shard": shard, "again": False, **_figures(progress)}
-    if (data_dir / RESHARD).exists() or _identity(os.lstat(data_dir / MANIFEST)) != made:
+    if (data_dir / RESHARD_DECISION).exists() or _identity(os.lstat(data_dir / MANIFEST)) != made:
         raise BackupError(f"{data_dir} was resharded meanwhile: make the backup again. Remove {making}")
     mark = {"format": FORMAT, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
     with open(making / MARK, "w") as file:
@@ -157,7 +155,7 @@ def _check_allowed(data_dir: Path) -> None:
     """Raises `BackupError` if a data directory cannot be backed up."""
     if not (data_dir / MANIFEST).exists():
         raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
-    if (data_dir / RESHARD).exists():
+    if (data_dir / RESHARD_DECISION).exists():
         raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
     if (data_dir / MACHINE).exists():
         raise BackupError(
@@ -377,20 +375,6 @@ def sync_tree(top: Path) -> None:
         sync(Path(directory))
 
 
-def sync(path: Path) -> None:
-    """fsync a file or a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _figures(progress: Progress) -> dict[str, int]:
-    return {
-        "files": progress.files,
-        "copied_bytes": progress.copied_bytes,
-        "linked_bytes": progress.linked_bytes,
-        "attempts": progress.attempts,
-        "total_bytes": progress.total_bytes,
-    }
+    names = ("files", "copied_bytes", "linked_bytes", "attempts", "total_bytes")
+    return {name: getattr(progress, name) for name in names}

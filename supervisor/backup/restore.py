@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from proto.model.limits import Limits
 from supervisor.backup import offline
-from supervisor.backup.backup import COLD, FORMAT, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
-from supervisor.process.datadir import LOCK, Manifest, write_manifest
+from supervisor.backup.backup import COLD, FORMAT, MARK, BackupError, backups, copy_file, make_dir, sync_tree
+from supervisor.process.datadir import LOCK, Manifest, sync, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
 WHOLE = "restored.json"

@@ -108,14 +108,9 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     between = cluster.address(settings, data)
     runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)
-    listening = listener.listen(family, address)
-    closing.callback(listening.close)
-    walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
-    for each in walrus:
-        closing.callback(each.close)
-    rog = listener.listen_all(rog_at, ROG_VARIABLE)
-    for each in rog:
-        closing.callback(each.close)
+    listening = closing.enter_context(listener.listen(family, address))
+    walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE, closing)
+    rog = listener.listen_all(rog_at, ROG_VARIABLE, closing)
     audit = None if settings.audit_log is None else AuditFile(settings.audit_log, settings.gateway_count + 1)
     if audit is not None:
         closing.callback(audit.close)

@@ -38,8 +38,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,15 +143,9 @@ class DataDir:
             raise DataDirError(
                 _reason(path, error) + ": TOPICS_DATA_DIR must be a directory that can be written"
             ) from error
-        try:
+        with _kept(path, lock_fds):
             _check_exchanged(path)
             return cls(path, _manifest(path, wanted_shards, created_ms), lock_fds)
-        except OSError as error:
-            _close(lock_fds)
-            raise DataDirError(_reason(path, error)) from error
-        except BaseException:
-            _close(lock_fds)
-            raise
 
     @classmethod
     def locked(cls, path: Path, *, exchanging: bool = False) -> DataDir:
@@ -163,18 +157,12 @@ class DataDir:
             lock_fds = _lock(path, takeover_s=0)
         except OSError as error:
             raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
-        try:
+        with _kept(path, lock_fds):
             if not exchanging:
                 _check_exchanged(path)
             if not (path / RESHARD_DECISION).exists():  # else the manifest may be of before the exchange
                 decide(path, manifest, _used(path), None)
             return cls(path, manifest, lock_fds)
-        except OSError as error:
-            _close(lock_fds)
-            raise DataDirError(_reason(path, error)) from error
-        except BaseException:
-            _close(lock_fds)
-            raise
 
     def machine(self) -> str:
         """The name of this machine, made when there is none yet. Raises `DataDirError`."""
@@ -236,6 +224,18 @@ def _reason(path: Path, error: OSError) -> str:
 def _close(descriptors: tuple[int, ...]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+@contextmanager
+def _kept(path: Path, lock_fds: tuple[int, ...]) -> Iterator[None]:
+    """Context that gives the locks back after an error. Raises `DataDirError` for OSError."""
+    try:
+        yield
+    except BaseException as error:
+        _close(lock_fds)
+        if isinstance(error, OSError):
+            raise DataDirError(_reason(path, error)) from error
+        raise
 
 
 def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
@@ -366,9 +366,9 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
         (path / entry).rmdir()
     for index in range(fresh.shards):
         (path / shard_name(index)).mkdir(mode=0o700)
-    _sync_directory(path)
+    sync(path)
     write_manifest(path, fresh)
-    _sync_directory(path.parent)
+    sync(path.parent)
     return fresh
 
 
@@ -396,11 +396,12 @@ def _write(target: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, target)
-    _sync_directory(target.parent)
+    sync(target.parent)
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """fsync a file or a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,22 +35,24 @@ def resolve(host: str, port: int, variable: str = "TOPICS_HOST") -> tuple[socket
     return family, address
 
 
-def check_exposure(host: str, address: Any, *, allowed: bool) -> bool:
-    """Whether other machines can reach `address`. Raises `ExposedError` if so, unless `allowed`: keys are required, or
-    the operator permits access without keys."""
-    exposed = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
-    if exposed and not allowed:
+def _ip(address: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(str(address[0]).partition("%")[0])
+
+
+def check_exposure(host: str, address: Any, *, allowed: bool) -> None:
+    """Raises `ExposedError` if other machines can reach `address`, unless `allowed`: keys are required, or the operator
+    permits access without keys."""
+    if not allowed and not _ip(address).is_loopback:
         raise ExposedError(
             f"TOPICS_HOST={host} can be reached from outside and no keys are configured: set TOPICS_API_KEYS, listen "
             "on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if every client that can connect may read and write "
             "everything"
         )
-    return exposed
 
 
 def reachable_from(address: Any) -> str:
     """In words, from where a listener at `address` can be reached."""
-    host = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    host = _ip(address)
     host = getattr(host, "ipv4_mapped", None) or host
     if host.is_loopback:
         return "this machine"
@@ -117,7 +120,7 @@ def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
         if not colon or not host or not (port.isdecimal() and int(port) < 65536):
             raise ListenError(f"{variable}={listed}: {address!r} is not host:port, 127.0.0.1:9091 for example")
         family, resolved = resolve(host.strip("[]"), int(port), variable)
-        if not ipaddress.ip_address(str(resolved[0]).partition("%")[0]).is_loopback and not allowed:
+        if not allowed and not _ip(resolved).is_loopback:
             raise ExposedError(
                 f"{variable}={address} can be reached from outside, and this protocol has no authentication, even "
                 "where HTTP requires keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if every "
@@ -127,14 +130,6 @@ def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
     return found
 
 
-def listen_all(wanted: list[Address], variable: str) -> list[socket.socket]:
-    """Listen on all addresses. If one fails, closes all sockets and raises `ListenError`."""
-    sockets: list[socket.socket] = []
-    try:
-        for family, address in wanted:
-            sockets.append(listen(family, address, variable))
-    except ListenError:
-        for each in sockets:
-            each.close()
-        raise
-    return sockets
+def listen_all(wanted: list[Address], variable: str, closing: ExitStack) -> list[socket.socket]:
+    """Listen on all addresses; `closing` closes the sockets, also after an error. Raises `ListenError`."""
+    return [closing.enter_context(listen(family, address, variable)) for family, address in wanted]

@@ -13,7 +13,7 @@ from supervisor.backup import offline
 from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import DataDirOption, JsonOption, Status, complain, fail, say, tell
-from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
+from supervisor.process.datadir import MANIFEST, DataDirError, parse_manifest, shard_name
 
 
 def salvage(
@@ -55,12 +55,12 @@ def salvage(
 
 def _shard_of(path: Path, topic: str) -> list[str]:
     """Paths in a backup: the shard directory that has the topic, and the cold folder."""
-    if not (path / backups.MANIFEST).exists():
+    if not (path / MANIFEST).exists():
         found = backups.backups(path)
         if not found:
             raise DataDirError(f"{path} is no backup, nor a directory that has one")
         path = found[-1]
-    shards = parse_manifest(path / backups.MANIFEST, (path / backups.MANIFEST).read_bytes()).shards
+    shards = parse_manifest(path / MANIFEST, (path / MANIFEST).read_bytes()).shards
     return [str((path / shard_name(shard_of(topic, shards))).absolute()), str((path / backups.COLD).absolute())]
 
 
