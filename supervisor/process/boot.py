@@ -4,11 +4,9 @@ service, and closes them. `topics serve` calls `serve`."""
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -22,25 +20,13 @@ from supervisor.process.child import now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest
 from supervisor.process.forks import ForkServer
 from supervisor.process.launch import environment_for_children
-from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
+from supervisor.process.opened import Opened
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError
 from supervisor.process.service import EXIT_FAILED, EXIT_USAGE, Service
 
 WALRUS_VARIABLE = "TOPICS_WALRUS_LISTEN"
 ROG_VARIABLE = "TOPICS_ROG_LISTEN"
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """Resources of a service. `serve` closes them."""
-
-    data: DataDir
-    runtime: RuntimeDir
-    listening: socket.socket
-    protocols: Protocols
-    cluster: cluster.Address | None = None
-    audit: AuditFile | None = None
 
 
 def serve(
@@ -75,24 +61,11 @@ def serve(
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
         _log_access(logger, keys, opened)
         _log_start(logger, opened)
-        service = Service(
-            settings,
-            opened.data,
-            opened.runtime,
-            opened.listening,
-            notifier,
-            logger,
-            announce,
-            keys=keys,
-            protocols=opened.protocols,
-            audit=opened.audit,
-            cluster=opened.cluster,
-            forks=forks,
-        )
+        service = Service(settings, keys, opened, forks, notifier, logger, announce)
         return trio.run(service.run)
 
 
-def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | None) -> _Opened:
+def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | None) -> Opened:
     """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
     `AuditFileError`, `DataDirError` or `RuntimeDirError`."""
     family, address = listener.resolve(settings.host, settings.port)
@@ -114,17 +87,16 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     audit = None if settings.audit_log is None else AuditFile(settings.audit_log, settings.gateway_count + 1)
     if audit is not None:
         closing.callback(audit.close)
-    return _Opened(data, runtime, listening, Protocols(walrus, rog), between, audit)
+    return Opened(data, runtime, listening, walrus, rog, between, audit)
 
 
-def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
+def _log_access(logger: Any, keys: Keys, opened: Opened) -> None:
     """Log what clients may do without a key, and from where."""
-    listeners = [("HTTP", [opened.listening]), ("Walrus", opened.protocols.walrus), ("Rog", opened.protocols.rog)]
     if keys.keys is None:
         logger.warning(
             "no_authentication",
             meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-            reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
+            reachable_from=listener.widest([each.getsockname() for each in opened.sockets]),
         )
         return
     logger.info(
@@ -132,7 +104,7 @@ def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
         keys=len(keys.keys),
         reachable_from=listener.reachable_from(opened.listening.getsockname()),
     )
-    for name, sockets in listeners[1:]:
+    for name, sockets in (("Walrus", opened.walrus), ("Rog", opened.rog)):
         if sockets:
             logger.warning(
                 "protocol_without_keys",
@@ -144,8 +116,8 @@ def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
         logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
 
 
-def _log_start(logger: Any, opened: _Opened) -> None:
-    walrus, rog = opened.protocols.walrus, opened.protocols.rog
+def _log_start(logger: Any, opened: Opened) -> None:
+    walrus, rog = opened.walrus, opened.rog
     logger.info(
         "starting",
         python=sys.version.split()[0],

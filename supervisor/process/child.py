@@ -1,7 +1,7 @@
 """Child: one child process and its incarnations. Starts, restarts and stops it, and receives its control messages.
 
-`supervisor.process.forks` starts the processes. The service prepares the first message to an incarnation, `restart`
-decides when to restart, and `states` has the state machine.
+`supervisor.process.forks` starts the processes, of which each is an `incarnation`. The service prepares the first
+message to an incarnation, `restart` decides when to restart, and `states` has the state machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -21,7 +22,6 @@ from proto.ipc.control import (
     REPORTS,
     Complete,
     Control,
-    ControlError,
     Drain,
     Drained,
     Failed,
@@ -34,14 +34,13 @@ from proto.ipc.control import (
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
-from supervisor.process.forks import Process
+from supervisor.process.forks import Process, ended
 from supervisor.process.holder import Held
-from supervisor.process.launch import Launch, StartProcess
+from supervisor.process.incarnation import Incarnation
+from supervisor.process.launch import Recipe
 from supervisor.process.restart import Death, TooOften, decide, describe
-from supervisor.process.states import ALIVE, FINAL, ChildEvent, ChildState, after
+from supervisor.process.states import FINAL, ChildEvent, ChildState, after
 
-HANGUP_GRACE_S = 5.0
-"""Time in which a child must exit after it closed its control socket or sent `Failed`."""
 DRAIN = Drain()
 NOT_STARTED = 127
 """Substitute for the exit status of a process that could not be started."""
@@ -53,44 +52,18 @@ class Child(Held):
     `changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread.
     """
 
-    phase = "down"
-    done_bytes = 0
-    total_bytes = 0
-    damage = ""
-    """In phase `standby`, what is damaged in the bucket."""
-    term = 0
-    """Of this machine, if it holds the shard."""
-
-    def __init__(
-        self,
-        name: str,
-        start: StartProcess,
-        environment: Mapping[str, str],
-        prepare: Callable[[int], Launch],
-        changed: Callable[[Child], None],
-        log: Any,
-        restart_limit: int,
-        vital: Callable[[], bool],
-    ) -> None:
-        """`vital`: whether the service ends if the child cannot be started; otherwise the child is held and retried."""
-        self.name = name
+    def __init__(self, recipe: Recipe, changed: Callable[[Child], None], log: Any) -> None:
+        self.name = recipe.name
         self.state = ChildState.IDLE
         self.incarnation = 0
-        self.pid: int | None = None
         self.first_living = 1
         """The first incarnation that may still live; see `proto.ipc.askers`."""
-        self.heard_at = 0.0
-        """Time of the present incarnation's last message, or of its start; trio's clock, s."""
-        self.spoken = False
-        """Whether the present incarnation has sent a message."""
         self.deaths = 0
         """How often the child died without being asked to end, or being deposed."""
         self.hangs = 0
         """How often the watchdog killed the child because it did not answer."""
         self.in_hand: list[list[int]] = []
         """Until the child serves again: the requests that its last process died over."""
-        self.complete = False
-        """Whether the present incarnation, a gateway, has reached every shard."""
         self.reason = ""
         """Why the child is in state failed, or was held."""
         self.permanent = False
@@ -102,40 +75,30 @@ class Child(Held):
         its phase is `failed`; its state is not, unless it is given up."""
         self.heard: Callable[[Control], object] = lambda message: None
         """Called with the messages of the child that concern others."""
-        self.drained = trio.Event()
-        """Set when the present incarnation has drained."""
         self.gone = trio.Event()
-        self._died = trio.Event()
-        """Set when the present incarnation has ended."""
-        self._start = start
-        self._environment = environment
-        self._prepare = prepare
+        self._recipe = recipe
         self._changed = changed
-        self._log = log.bind(child=name)
-        self._restart_limit = restart_limit
-        self._vital = vital
-        self._ready_at: float | None = None
+        self._log = log.bind(child=recipe.name)
+        self.living = Incarnation(self._log)
+        """The present incarnation, or else the last one."""
+        self._accidents: list[Death] = []
+        self._holds = 0
+        """How often the child was held in a row."""
         self._stop_requested = trio.Event()
         self._wanted = trio.Event()
         self._wanted.set()
-        self._link: ControlLink | None = None
-        self._process: Process | None = None
-        self._failure: str | None = None
 
     def _apply(self, event: ChildEvent) -> None:
         """Apply an event. The only place where the state changes."""
         self.state = after(self.state, event)
         if self.state is ChildState.STARTING:
-            if self.phase != "elsewhere":  # else it has been told, and requests go there meanwhile
-                self.holder, self.holder_link = "", ("", "")
-            self.phase, self.done_bytes, self.total_bytes, self.term, self.damage = "open", 0, 0, 0, ""
+            self.begin()
         elif self.state is ChildState.SERVING:
-            self.phase, self.holder, self.holder_link, self.in_hand = "ready", "", ("", ""), []
-            self.holder_term = max(self.holder_term, self.term)
-            self.held = self.troubled = self.permanent = False
+            self.serve()
+            self._recovered()
         elif self.state is ChildState.ELSEWHERE:
-            self.phase, self.damage, self.in_hand, self.term = "elsewhere", "", [], 0
-            self.held = self.troubled = self.permanent = False
+            self.give_up()
+            self._recovered()
         elif self.state in (ChildState.STOPPING, ChildState.LEAVING):
             self.phase = "stopping" if self._wanted.is_set() else self.phase  # the link to the holder stays
         else:
@@ -144,6 +107,14 @@ class Child(Held):
             down = "down" if self._wanted.is_set() else "elsewhere"
             self.phase = "failed" if self.troubled and self.state in (ChildState.WAITING, ChildState.HELD) else down
         self._changed(self)
+
+    def _recovered(self) -> None:
+        self.in_hand = []
+        self.held = self.troubled = self.permanent = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.living.process is None else self.living.process.pid
 
     @property
     def decided(self) -> bool:
@@ -167,18 +138,14 @@ class Child(Held):
 
         No process is left in any case, cancellation included.
         """
-        deaths: list[Death] = []
-        holds = in_a_row = 0
+        in_a_row = 0
         try:
             while await self._may_start():
                 began = trio.current_time()
                 status = await self._live()
                 self.first_living = self.incarnation + 1
-                now = trio.current_time()
-                uptime = now - began
-                stopping = self._stop_requested.is_set()
-                replaced = self.state in {ChildState.LEAVING}
-                in_a_row = in_a_row + 1 if self._ready_at is None and not replaced else 0
+                stopping, replaced = self._stop_requested.is_set(), self.state in {ChildState.LEAVING}
+                in_a_row = in_a_row + 1 if self.living.ready_at is None and not replaced else 0
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
                 if self.state in FINAL:  # it was to end before it was started
                     return
@@ -190,38 +157,44 @@ class Child(Held):
                 if replaced:
                     done = "child_replaced" if self._wanted.is_set() else "child_rests"
                     self._log.info(done, incarnation=self.incarnation, status=describe(status))
-                    continue
-                deposed = status == EXIT_DEPOSED
-                over = len(self.in_hand) if status != NOT_STARTED else 0  # a failed start leaves `in_hand` as it was
-                self.deaths += not deposed
-                deaths.append(Death(now, uptime, excused=deposed or over > 0))
-                (self._log.info if deposed else self._log.error)(
-                    "child_deposed" if deposed else "child_died",
-                    incarnation=self.incarnation,
-                    status=describe(status),
-                    uptime_s=round(uptime, 3),
-                    requests_in_hand=over,
-                )
-                if self._ready_at is not None and now - self._ready_at >= restart.STEADY_S:
-                    holds = 0
-                verdict = decide(deaths, now, self._restart_limit)
-                if self._failure is not None:
-                    self.permanent, self.reason = True, self._failure
-                elif isinstance(verdict, TooOften):
-                    self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
-                elif not holds or deposed or over:
-                    await self._pause(verdict.delay_s)
-                    continue
-                if self._vital():
-                    self._apply(ChildEvent.GIVE_UP)
+                elif not await self._recover(status, trio.current_time() - began):
                     return
-                pause = restart.hold_s(holds)
-                holds += 1
-                self._log.error("child_held", reason=self.reason, again_in_s=pause, action="the others go on")
-                self._apply(ChildEvent.HOLD)
-                await self._pause(pause)
         finally:
             self.gone.set()
+
+    async def _recover(self, status: int, uptime: float) -> bool:
+        """After a death that is an accident, wait as `restart` decides. Returns False if the child is given up."""
+        now, living = trio.current_time(), self.living
+        deposed = status == EXIT_DEPOSED
+        over = len(self.in_hand) if status != NOT_STARTED else 0  # a failed start leaves `in_hand` as it was
+        self.deaths += not deposed
+        self._accidents.append(Death(now, uptime, excused=deposed or over > 0))
+        (self._log.info if deposed else self._log.error)(
+            "child_deposed" if deposed else "child_died",
+            incarnation=self.incarnation,
+            status=describe(status),
+            uptime_s=round(uptime, 3),
+            requests_in_hand=over,
+        )
+        if living.ready_at is not None and now - living.ready_at >= restart.STEADY_S:
+            self._holds = 0
+        verdict = decide(self._accidents, now, self._recipe.restart_limit)
+        if living.failure is not None:
+            self.permanent, self.reason = True, living.failure
+        elif isinstance(verdict, TooOften):
+            self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
+        elif not self._holds or deposed or over:
+            await self._pause(verdict.delay_s)
+            return True
+        if self._recipe.vital():
+            self._apply(ChildEvent.GIVE_UP)
+            return False
+        pause = restart.hold_s(self._holds)
+        self._holds += 1
+        self._log.error("child_held", reason=self.reason, again_in_s=pause, action="the others go on")
+        self._apply(ChildEvent.HOLD)
+        await self._pause(pause)
+        return True
 
     async def _may_start(self) -> bool:
         """Wait until a process is wanted. Returns whether one is to be started."""
@@ -238,14 +211,10 @@ class Child(Held):
     async def _live(self) -> int:
         """Run one incarnation. Returns its exit status (negative: the signal that ended it)."""
         self.incarnation += 1
-        self._failure = None
-        self._ready_at = None
-        self.complete = False
-        self.drained, self._died = trio.Event(), trio.Event()
-        launch = self._prepare(self.incarnation)
-        in_hand_fd = launch.in_hand_fd
-        if in_hand_fd >= 0:
-            in_hand.empty(in_hand_fd)
+        living = self.living = Incarnation(self._log)
+        launch = self._recipe.prepare(self.incarnation)
+        if launch.in_hand_fd >= 0:
+            in_hand.empty(launch.in_hand_fd)
         try:
             process, link = await self._spawn(launch.inherit)
         except OSError as error:
@@ -258,36 +227,20 @@ class Child(Held):
             process.kill()
             await link.aclose()
             return process.wait()
-        pidfd = os.pidfd_open(process.pid)
         try:
-            self._process, self.pid = process, process.pid
-            self.heard_at = trio.current_time()
-            self.spoken = False
+            living.process, living.heard_at = process, trio.current_time()
             self._apply(ChildEvent.SPAWN)
             self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
-            async with trio.open_nursery() as nursery:
-                heard = trio.Event()
-                nursery.start_soon(self._hear, link, heard)
-                # Set before `Start` is sent: other senders queue after it on the link's lock, which `send` takes
-                # before its first checkpoint.
-                self._link = link
-                await _send(link, launch.start())
-                await trio.lowlevel.wait_readable(pidfd)
-                # Last messages may still be in the socket. End-of-file follows, unless a grandchild holds the socket.
-                with trio.move_on_after(1):
-                    await heard.wait()
-                nursery.cancel_scope.cancel()
+            await living.run(link, launch.start, self._handle, partial(ended, process))
         finally:
-            self._link = None
             if process.poll() is None:
                 process.kill()
             status = process.wait()
-            if in_hand_fd >= 0:
-                self.in_hand = [list(mark) for mark in in_hand.read(in_hand_fd)]
-            os.close(pidfd)
-            self._process = self.pid = None
-            self.complete = False
-            self._died.set()
+            if launch.in_hand_fd >= 0:
+                self.in_hand = [list(mark) for mark in in_hand.read(launch.in_hand_fd)]
+            living.process = None
+            living.complete = False
+            living.died.set()
             with trio.CancelScope(shield=True):
                 await link.aclose()
         return status
@@ -298,56 +251,37 @@ class Child(Held):
         told = {CONTROL_FD_VARIABLE: str(number), PARENT_PID_VARIABLE: str(os.getpid())}
         with theirs:
             try:
-                process = await self._start(self.name, {**self._environment, **told}, (number, *inherit))
+                environment = {**self._recipe.environment, **told}
+                process = await self._recipe.start(self.name, environment, (number, *inherit))
             except BaseException:
                 ours.close()
                 raise
         return process, ControlLink(ours)
 
-    async def _hear(self, link: ControlLink, heard: trio.Event) -> None:
-        try:
-            while (message := await link.receive()) is not None:
-                self._handle(message)
-                if self._failure is not None:
-                    break
-        except ControlError as error:
-            self._log.error("child_speaks_nonsense", error=str(error))
-            self.kill()
-        heard.set()
-        # No further message follows, so the child must exit; its exit cancels the nursery.
-        await trio.sleep(HANGUP_GRACE_S)
-        self._log.error("child_hung_up", action="killed")
-        self.kill()
-
     def _handle(self, message: Control) -> None:
-        self.heard_at = trio.current_time()
-        self.spoken = True
         match message:
             case _ if isinstance(message, REPORTS):
                 self.heard(message)
             case Progress():
                 if self.state is ChildState.STARTING:
-                    self.phase, self.term, self.damage = message.phase, message.term or self.term, message.damage
-                    self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
                     self.hear(message)
                     self._changed(self)
             case Ready():
-                self._ready_at = self._ready_at or trio.current_time()
+                self.living.ready_at = self.living.ready_at or trio.current_time()
                 self._apply(ChildEvent.READY)
             case Complete():
-                self.complete = True
+                self.living.complete = True
                 self._changed(self)
             case Drained():
-                self.drained.set()
+                self.living.drained.set()
             case Failed():
-                self._failure = message.message
+                self.living.failure = message.message
             case _:
                 self._log.error("child_sent_what_only_the_supervisor_sends", message=type(message).__name__)
 
     async def tell(self, message: Control) -> None:
         """Send `message` to the present incarnation, if there is one."""
-        if self._link is not None:
-            await _send(self._link, message)
+        await self.living.tell(message)
 
     async def drain(self, deadline_s: float, order: Drain | Retire = DRAIN) -> bool:
         """Have the child finish its work as `order` says. Returns whether it did, or had exited. It is not
@@ -356,7 +290,7 @@ class Child(Held):
         return await self._drain(deadline_s, order)
 
     async def _drain(self, deadline_s: float, order: Drain | Retire) -> bool:
-        drained, died = self.drained, self._died
+        drained, died = self.living.drained, self.living.died
         with trio.move_on_after(deadline_s):
             await self.tell(order)
             async with trio.open_nursery() as nursery:
@@ -368,22 +302,22 @@ class Child(Held):
     async def replace(self, drain_s: float, stop_s: float) -> None:
         """Have the present incarnation, which serves, retire and end. Returns when its process is gone; the next one is
         started without a pause. A death meanwhile is no accident. If the child is stopped meanwhile, it ends as any."""
-        died = self._died
+        living = self.living
         self._apply(ChildEvent.REPLACE)
         if not await self._drain(drain_s, Retire()):
             self._log.error("retirement_timed_out", deadline_s=drain_s)
-        await self._end(died, stop_s)
+        await self._end(living, stop_s)
 
-    async def _end(self, died: trio.Event, deadline_s: float) -> None:
-        """Have the incarnation end whose death is `died`. If the child is stopped meanwhile, it ends as any."""
-        if not died.is_set() and not self._stop_requested.is_set():
+    async def _end(self, living: Incarnation, deadline_s: float) -> None:
+        """Have an incarnation end. If the child is stopped meanwhile, it ends as any."""
+        if not living.died.is_set() and not self._stop_requested.is_set():
             with trio.move_on_after(deadline_s):
                 await self.tell(Stop())
-                await died.wait()
+                await living.died.wait()
                 return
             self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
             self.kill()
-        await died.wait()
+        await living.died.wait()
 
     def unwant(self) -> None:
         """Start no process before one is wanted."""
@@ -396,9 +330,9 @@ class Child(Held):
         """As `unwant`, and have the present process end if it stands by. Returns when it has."""
         self.unwant()
         if self.phase == "standby" and self.state is ChildState.STARTING:
-            died = self._died
+            living = self.living
             self._apply(ChildEvent.REPLACE)
-            await self._end(died, deadline_s)
+            await self._end(living, deadline_s)
 
     def want(self) -> None:
         """Have a process, from now on."""
@@ -429,15 +363,7 @@ class Child(Held):
             self._apply(ChildEvent.STOP)
 
     def kill(self) -> None:
-        if self._process is not None and self.state in ALIVE:
-            self._process.kill()
-
-
-async def _send(link: ControlLink, message: Control) -> None:
-    try:
-        await link.send(message)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # the child is gone, which `_live` notices by its exit
+        self.living.kill()
 
 
 async def _when(event: trio.Event, scope: trio.CancelScope) -> None:

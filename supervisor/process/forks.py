@@ -122,7 +122,7 @@ class ForkServer:
                 if self._process is None:
                     self._try_to_start()
                 if self._process is not None:
-                    await _ended(self._process)
+                    await ended(self._process)
                     self._log.error("fork_server_died", status=self._process.wait(), action="another is started")
                     self._forget()
                 if trio.current_time() - began < STEADY_S:
@@ -180,7 +180,8 @@ class ForkServer:
         return int(answer)
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> None:
+async def ended(process: Process | subprocess.Popen[bytes]) -> None:
+    """Return when a process has ended, which the caller then waits for."""
     pidfd = os.pidfd_open(process.pid)
     try:
         await trio.lowlevel.wait_readable(pidfd)

@@ -59,6 +59,7 @@ class Gateways:
         first: Callable[[], Start],
         inherit: Sequence[int],
         audit: AuditFile | None,
+        keys: Sequence[Key] | None,
         log: Any,
     ) -> None:
         self.page = Page(number + 1) if number > 1 else None
@@ -66,7 +67,7 @@ class Gateways:
         self._inherit = tuple(inherit)
         self._audit = audit
         self._log = log
-        self._keys: Sequence[Key] | None = None
+        self._keys = keys
         self._reloads = 0
         self._confirmed: dict[str, int] = {}
         """The last reload that each gateway has confirmed, by name."""
@@ -117,7 +118,7 @@ class Gateways:
             index=index,
             incarnation=incarnation,
             gateways=len(self._all),
-            others_serve=any(child.complete for child in self),
+            others_serve=any(child.living.complete for child in self),
             keys=None if self._keys is None else list(self._keys),
             places=self._places(),
             page_fd=-1 if self.page is None else self.page.descriptor,
@@ -142,8 +143,8 @@ class Gateways:
     @property
     def complete(self) -> bool:
         """Whether readiness need not wait for them: one has reached all shards, and so have the others that can."""
-        return any(child.complete for child in self._all) and all(
-            child.complete or child.troubled for child in self._all
+        return any(child.living.complete for child in self._all) and all(
+            child.living.complete or child.troubled for child in self._all
         )
 
     @property
@@ -167,14 +168,14 @@ class Gateways:
             self._suspected.pop(child.name, None)
             if self.page is not None:
                 self.page.clear(len(self._all) if child is self._spare else self._all.index(child))
-        self._renew()
+        self.renew()
 
     def heard(self, child: Child, message: Control) -> None:
         """A gateway has sent a message that concerns the gateways."""
         match message:
             case KeysTaken():
                 self._confirmed[child.name] = message.number
-                self._renew()
+                self.renew()
             case Pong():
                 if message.figures is not None:
                     self._accounts.report(child.name, message.figures)
@@ -183,22 +184,19 @@ class Gateways:
                 self._accounts.answered(message.shards)
                 earlier = self._asked.get(child.name, message)
                 self._asked[child.name] = replace(message, missing=[*{*earlier.missing, *message.missing}])
-                self._renew()
+                self.renew()
             case Suspected():
                 for other in self:
                     if other is not child and other.pid is not None:
                         self._suspected.setdefault(other.name, []).append(message)
-                self._renew()
+                self.renew()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Have those that wait for a change look again."""
         self._news.set()
         self._news = trio.Event()
 
     # -- messages to them
-
-    def start_with(self, keys: Sequence[Key] | None) -> None:
-        """Gateways that start from now on get these keys."""
-        self._keys = keys
 
     async def use(self, keys: Sequence[Key]) -> None:
         """Replace the keys. Returns when each gateway has confirmed that it uses them, or is gone: its successor starts
@@ -256,10 +254,6 @@ class Gateways:
         """Return once the condition, which is about the gateways, holds."""
         while not condition():
             await self._news.wait()
-
-    def look_again(self) -> None:
-        """Have those that wait look at their condition again."""
-        self._renew()
 
     def close(self) -> None:
         if self.page is not None:

@@ -28,6 +28,19 @@ class Launch:
     in_hand_fd: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a child is made of. `prepare` is called with the number of each incarnation before its start."""
+
+    name: str
+    start: StartProcess
+    environment: Mapping[str, str]
+    prepare: Callable[[int], Launch]
+    restart_limit: int
+    vital: Callable[[], bool]
+    """Whether the service ends if the child cannot be started; otherwise the child is held and retried."""
+
+
 def environment_for_children(environment: Mapping[str, str], **more: str) -> dict[str, str]:
     """The part of the supervisor's environment that children get: enough to run Python, no keys, no settings."""
     kept = {n: v for n, v in environment.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}

@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.errors import SupervisorError
@@ -94,18 +93,6 @@ def shown(listener: socket.socket) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Protocols:
-    """Listening sockets of the protocols besides HTTP, in the order of their configured addresses."""
-
-    walrus: list[socket.socket] = field(default_factory=list)
-    rog: list[socket.socket] = field(default_factory=list)
-
-    @property
-    def all(self) -> list[socket.socket]:
-        return [*self.walrus, *self.rog]
 
 
 Address = tuple[socket.AddressFamily, Any]

@@ -95,7 +95,9 @@ class Roll:
             if child.state is ChildState.SERVING:
                 await child.replace(self._drain_s, STOP_S)
                 failure = await self._not_ready(child)
-        await self._gateways.until(lambda: self._ending() or any(each.complete for each in self._gateways.lasting))
+        await self._gateways.until(
+            lambda: self._ending() or any(each.living.complete for each in self._gateways.lasting)
+        )
         if self._ending():
             return "the service stops"
         await spare.drain(self._drain_s, Retire())
@@ -104,6 +106,6 @@ class Roll:
 
     async def _not_ready(self, child: Child) -> str:
         with trio.move_on_after(START_S):
-            await self._gateways.until(lambda: child.complete or self._ending())
+            await self._gateways.until(lambda: child.living.complete or self._ending())
             return ""
         return f"{child.name} did not reach all shards within {START_S:g} s"

@@ -35,19 +35,17 @@ from proto.process import log
 from supervisor.config.keys import Keys
 from supervisor.config.settings import Settings
 from supervisor.process import listener, reaper, rundir
-from supervisor.process.audit_file import AuditFile
 from supervisor.process.child import Child
-from supervisor.process.cluster import Address, Machines
-from supervisor.process.datadir import DataDir, shard_name
+from supervisor.process.cluster import Machines
+from supervisor.process.datadir import shard_name
 from supervisor.process.forks import GATEWAY, ROSTER, SHARD, ForkServer
 from supervisor.process.gateways import Gateways
-from supervisor.process.launch import Launch, credentials_of_stores, environment_for_children
-from supervisor.process.listener import Protocols
+from supervisor.process.launch import Launch, Recipe, credentials_of_stores, environment_for_children
 from supervisor.process.notify import Notifier
+from supervisor.process.opened import Opened
 from supervisor.process.readiness import Readiness
 from supervisor.process.reload import Reload
 from supervisor.process.roll import Roll
-from supervisor.process.rundir import RuntimeDir
 from supervisor.process.shard_states import states
 from supervisor.process.states import ChildState
 from supervisor.process.watchdog import Watchdog, timeout_s
@@ -61,8 +59,6 @@ EXIT_FORCED = 130
 
 OTHERS_FIRST_S = 8.0
 """The time for the other shards to ship everything before shard 0 ends its term; longer than their own limit."""
-NO_KEYS = Keys()
-NO_PROTOCOLS = Protocols()
 
 
 class Service:
@@ -71,49 +67,36 @@ class Service:
     def __init__(
         self,
         settings: Settings,
-        data: DataDir,
-        runtime: RuntimeDir,
-        listening: socket.socket,
+        keys: Keys,
+        opened: Opened,
+        forks: ForkServer,
         notifier: Notifier,
         logger: Any,
         announce: Callable[[str], None],
-        *,
-        keys: Keys = NO_KEYS,
-        protocols: Protocols = NO_PROTOCOLS,
-        forks: ForkServer,
-        audit: AuditFile | None = None,
-        cluster: Address | None = None,
     ) -> None:
-        self._machines = None if cluster is None else Machines(cluster, self._tell_all, lambda: self._tell("roster"))
+        at = opened.cluster
+        self._machines = None if at is None else Machines(at, self._tell_all, lambda: self._tell("roster"))
         self._settings = settings
-        self._data = data
-        self._runtime = runtime
-        self._listening = listening
-        self._protocols = protocols
-        self._audit = audit
+        self._opened = opened
+        self._forks = forks
         self._notifier = notifier
         self._log = logger
         self._reload_wanted = trio.Event()
-        self._url = listener.url(listening)
-        self._shown = {
-            "walrus": [listener.shown(each) for each in protocols.walrus],
-            "rog": [listener.shown(each) for each in protocols.rog],
-        }
+        self._url = listener.url(opened.listening)
+        self._shown = {"walrus": [*map(listener.shown, opened.walrus)], "rog": [*map(listener.shown, opened.rog)]}
         self._identity = rundir.identity(os.getpid())
-        self._endpoints = [""] * data.shards
-        self._in_hand = [in_hand.make() for _ in range(data.shards)]
+        self._endpoints = [""] * opened.data.shards
+        self._in_hand = [in_hand.make() for _ in range(opened.data.shards)]
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
         self._seen: dict[str, tuple[object, ...]] = {}
         self._news: dict[str, trio.Event] = {}
         """By name of a child: set when it has to hear of others."""
-        self._forks = forks
-        self._make_children()
-        self._gateways.start_with(keys.keys)
-        self._reload = Reload(keys, audit, self._gateways, logger)
-        by_itself = settings.replication == "sync"
+        self._make_children(keys)
+        self._reload = Reload(keys, opened.audit, self._gateways, logger)
+        takes_over, forwards = settings.replication == "sync", at is not None
         self._readiness = Readiness(
-            self._shards, self._gateways, notifier, logger, announce, self._url, data, by_itself, cluster is not None
+            self._shards, self._gateways, notifier, logger, announce, self._url, opened.data, takes_over, forwards
         )
         self._roll = Roll(
             self._gateways,
@@ -126,7 +109,7 @@ class Service:
         )
         self._watchdog: Watchdog | None = None
 
-    def _make_children(self) -> None:
+    def _make_children(self, keys: Keys) -> None:
         settings = self._settings
         environment = environment_for_children(
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
@@ -144,7 +127,8 @@ class Service:
             vital: Callable[[], bool] = lambda: False,
         ) -> Child:
             limit, start = settings.restart_limit, partial(self._forks.fork, module)
-            made = Child(name, start, {**environment, **more}, prepare, self._changed, self._log, limit, vital)
+            recipe = Recipe(name, start, {**environment, **more}, prepare, limit, vital)
+            made = Child(recipe, self._changed, self._log)
             made.heard = lambda message: self._gateways.heard(made, message)
             self._news[name] = trio.Event()
             return made
@@ -152,15 +136,15 @@ class Service:
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
             child(SHARD, stores, shard_name(index), partial(self._for_shard, index))
-            for index in range(self._data.shards)
+            for index in range(self._opened.data.shards)
         ]
-        sockets = [self._listening, *self._protocols.all]
         self._gateways = Gateways(
             settings.gateway_count,
             partial(child, GATEWAY, telemetry),
             self._start_of_gateway,
-            [each.fileno() for each in sockets],
-            self._audit,
+            [each.fileno() for each in self._opened.sockets],
+            self._opened.audit,
+            keys.keys,
             self._log,
         )
         self._children = [*self._shards, *self._gateways]
@@ -170,14 +154,14 @@ class Service:
             launch, vital = Launch(self._start_of_roster), lambda: machines.placement.refused
             self._roster = child(ROSTER, stores, "roster", lambda incarnation: launch, vital=vital)
             self._children.append(self._roster)
-            machines.join(self._roster, self._shards, self._data.filled)
+            machines.join(self._roster, self._shards, self._opened.data.filled)
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
-        self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
+        self._endpoints[index] = self._opened.runtime.endpoint(shard_name(index), incarnation)
         in_hand_fd = self._in_hand[index]
         start = partial(self._start_of_shard, index, incarnation)
-        return Launch(start, (*self._data.lock_fds, in_hand_fd), in_hand_fd)
+        return Launch(start, (*self._opened.data.lock_fds, in_hand_fd), in_hand_fd)
 
     def _start_of_shard(self, index: int, incarnation: int) -> Start:
         return Start(
@@ -185,9 +169,9 @@ class Service:
             limits=self._settings.limits(),
             index=index,
             incarnation=incarnation,
-            shards=self._data.shards,
-            data_dir=str(self._data.path),
-            created_ms=self._data.created_ms,
+            shards=self._opened.data.shards,
+            data_dir=str(self._opened.data.path),
+            created_ms=self._opened.data.created_ms,
             address=self._settings.advertise or f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}",
             endpoint=self._endpoints[index],
             states=self.states(),
@@ -210,11 +194,11 @@ class Service:
         return Start(
             role="gateway",
             limits=self._settings.limits(),
-            shards=self._data.shards,
-            data_dir=str(self._data.path),
-            listen_fd=self._listening.fileno(),
-            walrus_fds=[each.fileno() for each in self._protocols.walrus],
-            rog_fds=[each.fileno() for each in self._protocols.rog],
+            shards=self._opened.data.shards,
+            data_dir=str(self._opened.data.path),
+            listen_fd=self._opened.listening.fileno(),
+            walrus_fds=[each.fileno() for each in self._opened.walrus],
+            rog_fds=[each.fileno() for each in self._opened.rog],
             states=self.states(),
             probe_auth=self._settings.probe_auth,
             request_log=self._settings.request_log,
@@ -317,7 +301,7 @@ class Service:
         self._exit_status = status
         self._log.info("stopping", reason=reason)
         self._ending.set()
-        self._gateways.look_again()
+        self._gateways.renew()
 
     def _not_to_roll(self) -> str:
         """Why the gateways cannot be replaced now; "" if they can."""
@@ -367,7 +351,7 @@ class Service:
         stop_s = self._settings.stop_timeout_ms / 1000
         self._notifier.stopping("finishing requests in flight")
         # The gateways have copies of these sockets and decide when clients are refused.
-        for each in (self._listening, *self._protocols.all):
+        for each in self._opened.sockets:
             each.close()
         await self._gateways.stop(drain_s)
         self._notifier.busy("closing shards", int(stop_s) + 5)
@@ -429,7 +413,7 @@ class Service:
 
     def _write_status(self) -> None:
         try:
-            self._runtime.write_status(self.status())
+            self._opened.runtime.write_status(self.status())
         except OSError as error:
             self._log.warning("status_file_not_written", error=str(error))
 
@@ -440,9 +424,8 @@ class Service:
             "started": self._identity and self._identity[0],
             "fork_server": self._forks.pid,
             "url": self._url,
-            "walrus": self._shown["walrus"],
-            "rog": self._shown["rog"],
-            "data_dir": str(self._data.path),
+            **self._shown,
+            "data_dir": str(self._opened.data.path),
             "ready": self._readiness.ready,
             "roll": self._roll.told,
             **({"leaving": self._machines.local.leaving} if self._machines is not None else {}),

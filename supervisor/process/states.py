@@ -97,8 +97,6 @@ TRANSITIONS: dict[ChildState, dict[ChildEvent, ChildState]] = {
     ChildState.ENDED: {ChildEvent.STOP: ChildState.ENDED},
     ChildState.FAILED: {ChildEvent.STOP: ChildState.FAILED},
 }
-ALIVE = frozenset({ChildState.STARTING, ChildState.SERVING, ChildState.LEAVING, ChildState.STOPPING})
-"""States in which a process exists."""
 FINAL = frozenset({ChildState.ENDED, ChildState.FAILED})
 
 

@@ -90,7 +90,7 @@ class Watchdog:
         """End the tick that began at `last`: count silence, and kill children that hang."""
         counted = min(now - last, 2 * self._tick_s)
         for child in self._children:
-            if child.state not in _WATCHED or child.heard_at >= last:
+            if child.state not in _WATCHED or child.living.heard_at >= last:
                 self._silence[child.name] = 0.0
                 continue
             silence = self._silence[child.name] = self._silence[child.name] + counted
@@ -106,7 +106,7 @@ class Watchdog:
         silent = {
             child.name
             for child in self._children
-            if (child.state is ChildState.SERVING or (child.state is ChildState.STARTING and not child.spoken))
+            if (child.state is ChildState.SERVING or (child.state is ChildState.STARTING and not child.living.spoken))
             and self._silence[child.name] >= limit_s
         }
         for name in sorted(silent - self._told):

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from proto.ipc import askers
 from proto.ipc.control import Askers, Shards, ShardState, Start
-from supervisor.process.child import Child, _send
+from supervisor.process.child import Child
 from supervisor.process.cluster import Machines
-from supervisor.process.launch import Launch
+from supervisor.process.incarnation import Incarnation
+from supervisor.process.launch import Launch, Recipe
 from supervisor.process.shard_states import states
-from supervisor.process.states import ALIVE, ChildEvent, ChildState
+from supervisor.process.states import ChildEvent, ChildState
 from tests.simulation.whole.network import ControlEnd
 from tests.simulation.whole.processes import Process
 
@@ -31,13 +32,24 @@ RESTARTS = 100
 Main = Callable[[ControlEnd, Process], Awaitable[int]]
 
 
+class SimulatedIncarnation(Incarnation):
+    """One whose process lives in this one."""
+
+    def __init__(self, simulated: Process) -> None:
+        super().__init__(_log)
+        self._simulated = simulated
+
+    def kill(self) -> None:
+        self._simulated.end()
+
+
 class SimulatedChild(Child):
     """A child whose processes live in this one."""
 
     process: Process | None = None
 
     def __init__(self, name: str, prepare: Callable[[int], Launch], of: Supervisor, main: Main) -> None:
-        super().__init__(name, _no_start, {}, prepare, of.changed, _log, RESTARTS, lambda: False)
+        super().__init__(Recipe(name, _no_start, {}, prepare, RESTARTS, lambda: False), of.changed, _log)
         self._of = of
         self._main = main
 
@@ -45,39 +57,28 @@ class SimulatedChild(Child):
         if self._of.process.dead:  # its tasks only unwind
             await trio.sleep_forever()
         self.incarnation += 1
-        self._failure = None
-        self._ready_at = None
-        self.drained, self._died = trio.Event(), trio.Event()
-        launch = self._prepare(self.incarnation)
+        launch = self._recipe.prepare(self.incarnation)
         machine = self._of.machine
         process = self.process = Process(machine.prefix + self.name, machine)
+        living = self.living = SimulatedIncarnation(process)
         process.at_end.append(partial(self._noted, process))
         ours: Any
         ours, theirs = ControlEnd.pair(machine.network, self._of.process, process)
         machine.nursery.start_soon(process.run, lambda: self._main(theirs, process))
         self._apply(ChildEvent.SPAWN)
+
+        async def ended() -> None:
+            await process.ended.wait()
+            await trio.sleep(machine.network.delay())
+            ours.end()
+
         try:
-            async with trio.open_nursery() as nursery:
-                heard = trio.Event()
-                nursery.start_soon(self._hear, ours, heard)
-                self._link = ours
-                await _send(ours, launch.start())
-                await process.ended.wait()
-                await trio.sleep(machine.network.delay())
-                ours.end()
-                with trio.move_on_after(1):
-                    await heard.wait()
-                nursery.cancel_scope.cancel()
+            await living.run(ours, launch.start, self._handle, ended)
         finally:
-            self._link = None
             self.process = None
-            self._died.set()
+            living.died.set()
         machine.network.tell(f"{process.name}.{self.incarnation} has ended with {process.status}")
         return process.status
-
-    def kill(self) -> None:
-        if self.process is not None and self.state in ALIVE:
-            self.process.end()
 
     def _noted(self, process: Process) -> None:
         if self._of.machine.ended is not None:

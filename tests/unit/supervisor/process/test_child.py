@@ -14,7 +14,8 @@ import trio.testing
 from proto.ipc.control import EXIT_DEPOSED, Holder, Progress, Start
 from supervisor.process.child import Child
 from supervisor.process.forks import ROSTER, Process
-from supervisor.process.launch import Launch, StartProcess
+from supervisor.process.incarnation import Incarnation
+from supervisor.process.launch import Launch, Recipe, StartProcess
 from supervisor.process.states import ChildEvent, ChildState
 from tests.support import fake_child
 from tests.unit.supervisor.process.test_service import CLUSTER, DEADLINE_S, Stage, eventually, run, signal_self
@@ -92,7 +93,8 @@ def alone(start: StartProcess, restart_limit: int) -> tuple[Child, list[tuple[fl
     began = trio.current_time()
     launch = Launch(start_message)
     log = structlog.get_logger()
-    return Child("shard-00", start, {}, lambda _: launch, changed, log, restart_limit, lambda: False), seen
+    recipe = Recipe("shard-00", start, {}, lambda _: launch, restart_limit, lambda: False)
+    return Child(recipe, changed, log), seen
 
 
 async def no_process(*_: object) -> Process:
@@ -107,8 +109,9 @@ async def test_a_shard_that_another_machine_takes_over_soon_after_a_hold_is_not_
 
     async def live() -> int:
         child._apply(ChildEvent.SPAWN)
+        child.living = Incarnation(structlog.get_logger())
         if len(ends) < 3:
-            child._ready_at = trio.current_time()
+            child.living.ready_at = trio.current_time()
             child._apply(ChildEvent.READY)
         if len(ends) == 1:
             child.request_stop()
@@ -151,7 +154,7 @@ async def test_a_child_that_speaks_nonsense_is_an_accident(stage: Stage, behavio
 
 
 async def test_a_child_that_hangs_up_but_lives_on_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.process.child.HANGUP_GRACE_S", 0.05)
+    monkeypatch.setattr("supervisor.process.incarnation.HANGUP_GRACE_S", 0.05)
     with trio.fail_after(DEADLINE_S):
         assert await stage.service(gateway="hang-up", restart_limit=0).run() == 1
     stage.assert_nobody_left()

@@ -24,8 +24,9 @@ from supervisor.process.datadir import DataDir
 from supervisor.process.forks import GATEWAY, ROSTER, SHARD, Forked, ForkServer
 from supervisor.process.listener import listen, resolve
 from supervisor.process.notify import Notifier
+from supervisor.process.opened import Opened
 from supervisor.process.rundir import RuntimeDir
-from supervisor.process.service import EXIT_BEYOND_HELP, NO_KEYS, Service
+from supervisor.process.service import EXIT_BEYOND_HELP, Service
 from tests.support import fake_child
 from tests.support.machine import ROOT
 from tests.support.service import Watched
@@ -72,7 +73,7 @@ class Stage:
         shard: str = "good",
         gateway: str = "good",
         roster: str = "members",
-        keys: Keys = NO_KEYS,
+        keys: Keys | None = None,
         cluster: Address | None = None,
         filled: bool = True,
         **options: Any,
@@ -82,15 +83,12 @@ class Stage:
             (self.data.path / name / "bucket.json").touch()
         return Service(
             settings.load({"gateways": 1, **options}),
-            self.data,
-            self.runtime,
-            self.listening,
+            keys or Keys(),
+            Opened(self.data, self.runtime, self.listening, cluster=cluster),
+            self.forks,
             self.notifier,
             structlog.get_logger(),
             self.announce,
-            keys=keys,
-            forks=self.forks,
-            cluster=cluster,
         )
 
     def announce(self, line: str) -> None:

@@ -6,7 +6,10 @@ import itertools
 
 import pytest
 
-from supervisor.process.states import ALIVE, FINAL, TRANSITIONS, ChildEvent, ChildState, after
+from supervisor.process.states import FINAL, TRANSITIONS, ChildEvent, ChildState, after
+
+ALIVE = {ChildState.STARTING, ChildState.SERVING, ChildState.LEAVING, ChildState.STOPPING}
+"""States in which a process exists."""
 
 
 def test_every_state_is_in_the_table_and_reachable() -> None:
@@ -30,7 +33,7 @@ def test_stopping_is_possible_always_and_leads_to_no_new_process() -> None:
 
 
 def test_a_process_can_die_whenever_there_is_one() -> None:
-    assert {state for state in ChildState if ChildEvent.DIED in TRANSITIONS[state]} == set(ALIVE)
+    assert {state for state in ChildState if ChildEvent.DIED in TRANSITIONS[state]} == ALIVE
 
 
 def test_what_the_table_does_not_name_is_a_mistake() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,8 +20,7 @@ HANG_S = 10.0
 class Played:
     name: str
     state: ChildState = ChildState.SERVING
-    heard_at: float = 0.0
-    spoken: bool = True
+    living: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(heard_at=0.0, spoken=True))
     hangs: int = 0
     kills: int = 0
 
@@ -38,7 +38,7 @@ class Watch:
         """Advance the clock; only child `answering` answers in every tick."""
         until = self.now + seconds
         while self.now < until:
-            self.children[answering].heard_at = self.now + tick_s / 2
+            self.children[answering].living.heard_at = self.now + tick_s / 2
             self.watchdog.look(self.now, self.now + tick_s)
             self.now += tick_s
 
