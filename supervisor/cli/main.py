@@ -63,7 +63,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "replica": Entry(f"{_HERE}.replica", "app", "Check the copy of a service in a bucket."),
         "verify": Entry(f"{_HERE}.offline", "verify", "Check every frame, checksum and index of a stopped service."),
         "reshard": Entry(f"{_HERE}.offline", "reshard", "Distribute the topics over another number of shards."),
-        "salvage": Entry(f"{_HERE}.salvage", "salvage", "Keep what is intact of a damaged topic."),
+        "salvage": Entry(f"{_HERE}.offline", "salvage", "Keep what is intact of a damaged topic."),
     },
     "This command": {
         "context": Entry(f"{_HERE}.context", "app", "Names for services: URL and token of each."),

@@ -84,12 +84,12 @@ def read_duration_ms(given: str | int) -> int:
     return round(1000 * read_seconds(given))
 
 
-def duration_option(help: str) -> Any:
+def duration_option(help: str) -> object:
     """An option that is a duration, read as whole milliseconds."""
     return typer.Option(parser=read_duration_ms, metavar="DURATION", help=help)
 
 
-def size_option(help: str) -> Any:
+def size_option(help: str) -> object:
     """An option that is a size, read as bytes."""
     return typer.Option(parser=read_size, metavar="SIZE", help=help)
 
@@ -120,8 +120,8 @@ def write_line(line: str) -> None:
     sys.stdout.write((line if isinstance(line, Painted) else visible(line)) + "\n")
 
 
-def complain(text: str, *more: str) -> None:
-    for line in (text, *more):
+def complain(*lines: str) -> None:
+    for line in lines:
         tell(f"topics: {line}", err=True)
 
 
@@ -136,9 +136,9 @@ def fail_each(lines: str, status: Status) -> NoReturn:
     fail(first, status, *more)
 
 
-def say(found: dict[str, Any]) -> None:
-    """Print one line of `--json` output."""
-    tell(json.dumps(found))
+def say(*found: dict[str, Any]) -> None:
+    """Print lines of `--json` output."""
+    tell(*map(json.dumps, found))
 
 
 def paint(text: str, color: str) -> Painted:

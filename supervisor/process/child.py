@@ -34,7 +34,7 @@ from proto.ipc.control import (
 from proto.ipc.control_link import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
-from supervisor.process.forks import Process, ended
+from supervisor.process.forks import Forked, ended
 from supervisor.process.holder import Held
 from supervisor.process.incarnation import Incarnation
 from supervisor.process.launch import Recipe
@@ -245,7 +245,7 @@ class Child(Held):
                 await link.aclose()
         return status
 
-    async def _spawn(self, inherit: tuple[int, ...]) -> tuple[Process, ControlLink]:
+    async def _spawn(self, inherit: tuple[int, ...]) -> tuple[Forked, ControlLink]:
         ours, theirs = socket.socketpair()
         number = theirs.fileno()
         told = {CONTROL_FD_VARIABLE: str(number), PARENT_PID_VARIABLE: str(os.getpid())}

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -34,38 +33,25 @@ MAX_ANSWER_BYTES = 32
 _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
 
-class Process(Protocol):
-    """A child process, which the caller waits for."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None:
-        """Its exit status if it has ended (negative: the signal that ended it); else None."""
-
-    def wait(self) -> int:
-        """Blocks until it has ended. Returns its exit status."""
-
-    def kill(self) -> None:
-        """Does nothing if it was waited for."""
-
-
 class Forked:
-    """A child that the fork server has made."""
+    """A child process that the fork server has made, which the caller waits for."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._status: int | None = None
 
     def poll(self) -> int | None:
+        """Its exit status if it has ended (negative: the signal that ended it); else None."""
         return self._waited(os.WNOHANG)
 
     def wait(self) -> int:
+        """Blocks until it has ended. Returns its exit status."""
         status = self._waited(0)
         assert status is not None
         return status
 
     def kill(self) -> None:
+        """Does nothing if it was waited for."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -180,7 +166,7 @@ class ForkServer:
         return int(answer)
 
 
-async def ended(process: Process | subprocess.Popen[bytes]) -> None:
+async def ended(process: Forked | subprocess.Popen[bytes]) -> None:
     """Return when a process has ended, which the caller then waits for."""
     pidfd = os.pidfd_open(process.pid)
     try:

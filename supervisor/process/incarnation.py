@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import trio
+from structlog.typing import FilteringBoundLogger
 
 from proto.ipc.control import Control, ControlError, Start
 from proto.ipc.control_link import ControlLink
-from supervisor.process.forks import Process
+from supervisor.process.forks import Forked
 
 HANGUP_GRACE_S = 5.0
 """Time in which a child must exit after it closed its control socket or sent `Failed`."""
@@ -18,8 +18,8 @@ HANGUP_GRACE_S = 5.0
 class Incarnation:
     """`process` is None before its start and after its end."""
 
-    def __init__(self, log: Any) -> None:
-        self.process: Process | None = None
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self.process: Forked | None = None
         self.heard_at = 0.0
         """Time of its last message, or of its start; trio's clock, s."""
         self.spoken = False

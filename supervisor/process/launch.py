@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from proto.ipc.control import Start
-from supervisor.process.forks import Process
+from supervisor.process.forks import Forked
 
 _KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
 _KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
 _STORES = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 """Beginnings of the variables by which clients of object stores are configured."""
-StartProcess = Callable[[str, Mapping[str, str], Sequence[int]], Awaitable[Process]]
+StartProcess = Callable[[str, Mapping[str, str], Sequence[int]], Awaitable[Forked]]
 """Starts a process: its title, its environment, and the descriptors that it inherits. Raises OSError."""
 
 

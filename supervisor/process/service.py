@@ -326,19 +326,17 @@ class Service:
     async def _keep(self, child: Child) -> None:
         await child.run()
         if child.state is ChildState.FAILED:
-            self._log.error("giving_up", child=child.name, reason=child.reason)
-            self._notifier.status(f"{child.name}: {child.reason}")
-            self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
+            self._give_up([child], f"{child.name} failed")
 
     def _give_up_if_hopeless(self) -> None:
+        if self._ending.is_set():
+            return
         if not self._readiness.served and all(shard.held for shard in self._shards):
             self._give_up(self._shards, "no shard can start")
-        if self._gateways.hopeless:
+        elif self._gateways.hopeless:
             self._give_up([*self._gateways], "no gateway can start")
 
     def _give_up(self, children: Sequence[Child], reason: str) -> None:
-        if self._ending.is_set():
-            return
         for child in children:
             self._log.error("giving_up", child=child.name, reason=child.reason)
         permanent = [child for child in children if child.permanent]

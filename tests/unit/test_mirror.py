@@ -57,7 +57,6 @@ WITHOUT: set[str] = {
     "supervisor/cli/commands/doctor.py",
     "supervisor/cli/commands/read.py",
     "supervisor/cli/commands/replica.py",
-    "supervisor/cli/commands/salvage.py",
     "supervisor/cli/commands/transfer.py",
     "supervisor/cli/remote.py",
 }

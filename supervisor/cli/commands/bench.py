@@ -10,7 +10,6 @@ import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import anyio
@@ -28,17 +27,7 @@ TITLES = {
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One load: rates, and the time of a request, median and 99th percentile."""
-
-    what: str
-    records_per_s: int
-    requests_per_s: int
-    p50_ms: float
-    p99_ms: float
+Row = dict[str, str | float]
 
 
 @remote(local=True)
@@ -62,21 +51,21 @@ async def bench(
     config: dict[str, Any] = {} if durability is None else {"durability": durability}
     await on.client.configure(topic, **config)
     try:
-        rows = [asdict(each) for each in await _loads(on, topic, data, batch, concurrency, seconds)]
+        rows = await _loads(on, topic, data, batch, concurrency, seconds)
     finally:
         with anyio.move_on_after(10, shield=True):
             await on.client.delete_topic(topic)
     if on.as_json:
         on.print({"size": size, "batch": batch, "concurrency": concurrency, "seconds": seconds, "loads": rows})
         return
-    shown: list[dict[str, Any]] = [{title: row[name] for name, title in TITLES.items()} for row in rows]
+    shown: list[Row] = [{title: row[name] for name, title in TITLES.items()} for row in rows]
     tell(table(shown, [*TITLES.values()]))
     cores = counted(os.cpu_count() or 1, "processor")
     shared = ", which it shares with the service" if on.endpoint.local is not None else ""
     complain(f"as one client sees it, records of {counted(size, 'byte')}; this machine has {cores}{shared}")
 
 
-async def _loads(on: Remote, topic: str, data: Json, batch: int, concurrency: int, seconds: float) -> list[Measured]:
+async def _loads(on: Remote, topic: str, data: Json, batch: int, concurrency: int, seconds: float) -> list[Row]:
     one, many = [NewRecord(data)], [NewRecord(data)] * batch
     seq = 0
 
@@ -103,7 +92,8 @@ async def _loads(on: Remote, topic: str, data: Json, batch: int, concurrency: in
     ]
 
 
-async def _measure(what: str, request: Callable[[], Awaitable[int]], concurrency: int, seconds: float) -> Measured:
+async def _measure(what: str, request: Callable[[], Awaitable[int]], concurrency: int, seconds: float) -> Row:
+    """The row of one load, as `TITLES`: rates, and the time of a request, median and 99th percentile."""
     times: list[float] = []
     records = 0
     await request()  # connections are made before the clock runs
@@ -123,4 +113,4 @@ async def _measure(what: str, request: Callable[[], Awaitable[int]], concurrency
     elapsed = time.perf_counter() - began
     times.sort()
     p50, p99 = (round(1000 * times[int(share * (len(times) - 1))], 2) for share in (0.5, 0.99))
-    return Measured(what, round(records / elapsed), round(len(times) / elapsed), p50, p99)
+    return dict(zip(TITLES, (what, round(records / elapsed), round(len(times) / elapsed), p50, p99), strict=True))

@@ -28,8 +28,7 @@ def config(
         typer.echo(reference.markdown(), nl=False)
         return
     loaded = inspect()
-    for problem in loaded.problems:
-        complain(problem)
+    complain(*loaded.problems)
     values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
     if as_json:
         shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}

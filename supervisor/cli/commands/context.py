@@ -94,8 +94,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
         for name, each in sorted(known.contexts.items())
     ]
     if as_json:
-        for row in rows:
-            say(row)
+        say(*rows)
     else:
         shown = [{**row, "in_use": "*" if row["in_use"] else ""} for row in rows]
         tell(table(shown, ("in_use", "context", "url", "token")))

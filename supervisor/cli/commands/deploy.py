@@ -23,5 +23,4 @@ def deploy_files(
         written = deployment_files.write(directory, force=force)
     except (deployment_files.DeploymentError, OSError) as error:
         fail(str(error), Status.FAILED)
-    for path in written:
-        tell(str(path))
+    tell(*map(str, written))

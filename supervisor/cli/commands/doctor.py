@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -72,8 +73,8 @@ def doctor(
     settings = loaded.settings if data_dir is None else replace(loaded.settings, data_dir=data_dir)
     found = [Finding("settings", "fail", problem) for problem in loaded.problems]
     if not found:  # the other checks need settings
-        endpoint = resolve(url, token, context)
-        found = [Finding("settings", "ok", "are valid"), *_all(Machine(settings, endpoint))]
+        machine = Machine(settings, resolve(url, token, context))
+        found = [Finding("settings", "ok", "are valid"), *chain.from_iterable(check(machine) for check in CHECKS)]
     for each in found:
         if as_json:
             say(asdict(each))
@@ -81,11 +82,6 @@ def doctor(
             tell(joined(paint(each.state.ljust(4), _COLORS[each.state]), f"{each.check}: {each.text}"))
     if any(each.state == "fail" for each in found):
         raise typer.Exit(Status.FAILED)
-
-
-def _all(machine: Machine) -> Iterator[Finding]:
-    for check in CHECKS:
-        yield from check(machine)
 
 
 def packages(machine: Machine) -> Iterator[Finding]:

@@ -66,8 +66,7 @@ def list_keys(file: FileOption, as_json: JsonOption = False) -> None:
     """List digests of keys with their scopes and prefixes."""
     rows = [_row(key) for key in _checked(_lines(file), file)]
     if as_json:
-        for row in rows:
-            say(row)
+        say(*rows)
     else:
         for row in rows:
             row |= {"digest": row["digest"][:SHOWN], "prefixes": " ".join(row["prefixes"]) or "all"}

@@ -42,8 +42,7 @@ def verify(url: UrlArgument = None, as_json: JsonOption = False) -> None:
                     f"{counted(found['manifests'], 'manifest')}, {size(found['checkpoint_bytes'])} of checkpoints: "
                     + ("PROBLEMS" if found["problems"] else "sound")
                 )
-                for problem in found["problems"]:
-                    complain(problem)
+                complain(*found["problems"])
 
 
 @app.command()
@@ -61,8 +60,7 @@ def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
             reach = f"frames up to {found['last_frame']} of {_time(found['last_ms'])}"
             objects = f"{counted(found['parts'], 'part')}, {counted(found['manifests'], 'manifest')}"
             tell(f"{found['shard']}: {term}{ended}, {reach} in {objects}")
-            for problem in found["problems"]:
-                complain(problem)
+            complain(*found["problems"])
 
 
 def _time(ms: int) -> str:

@@ -92,9 +92,9 @@ def top(
             time.sleep(interval)
             if as_json or once or not sys.stdout.isatty():
                 rows = look()
-                for row in rows if as_json else ():
-                    say(row)
-                if not as_json:
+                if as_json:
+                    say(*rows)
+                else:
                     _drawing().print(busiest.rendered(clean(rows)))
                 return
             _repeat(look, busiest.rendered, interval, False)

@@ -13,7 +13,7 @@ import trio.testing
 
 from proto.ipc.control import EXIT_DEPOSED, Holder, Progress, Start
 from supervisor.process.child import Child
-from supervisor.process.forks import ROSTER, Process
+from supervisor.process.forks import ROSTER, Forked
 from supervisor.process.incarnation import Incarnation
 from supervisor.process.launch import Launch, Recipe, StartProcess
 from supervisor.process.states import ChildEvent, ChildState
@@ -97,7 +97,7 @@ def alone(start: StartProcess, restart_limit: int) -> tuple[Child, list[tuple[fl
     return Child(recipe, changed, log), seen
 
 
-async def no_process(*_: object) -> Process:
+async def no_process(*_: object) -> Forked:
     raise OSError("no memory")
 
 
