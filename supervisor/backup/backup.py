@@ -270,14 +270,14 @@ def _newest(names: list[str]) -> int | None:
     return max((int(number) for number in numbers if number.isdecimal()), default=None)
 
 
+@dataclass(slots=True)
 class _Taking:
     """One pass through a shard: copies files and records their names."""
 
-    def __init__(self, making: Path, previous: Path | None, progress: Progress) -> None:
-        self._making = making
-        self._previous = previous
-        self._progress = progress
-        self._seen: set[Path] = set()
+    making: Path
+    previous: Path | None
+    progress: Progress
+    _seen: set[Path] = field(default_factory=set)
 
     def topics(self, shard: Folder, place: Path) -> None:
         """Copy everything in `topics/` of a shard."""
@@ -286,22 +286,22 @@ class _Taking:
         except FileNotFoundError:
             return
         with topics:
-            for ident in _entries(topics, self._progress):
+            for ident in _entries(topics, self.progress):
                 try:
                     topic = topics.folder(ident)
                 except FileNotFoundError:
                     continue  # deleted meanwhile
                 except NotPlain as error:
-                    self._progress.left_out(error)
+                    self.progress.left_out(error)
                     continue
                 with topic:
-                    for name in _entries(topic, self._progress):
+                    for name in _entries(topic, self.progress):
                         self.bring(topic, name, place / "topics" / ident / name)
 
     def bring(self, folder: Folder, name: str, relative: Path) -> None:
         """Copy or link one file. A file that is gone by now is skipped: either the catalog does not need it, or `_take`
         returns False."""
-        making, previous, progress = self._making, self._previous, self._progress
+        making, previous, progress = self.making, self.previous, self.progress
         target = making / relative
         try:
             descriptor = folder.file(name)
@@ -334,8 +334,8 @@ class _Taking:
     def forget_others(self, places: list[Path]) -> None:
         """Remove files that an earlier pass copied and this one did not see."""
         for place in places:
-            for path in list((self._making / place).rglob("*")):
-                if path.is_file() and path.relative_to(self._making) not in self._seen:
+            for path in list((self.making / place).rglob("*")):
+                if path.is_file() and path.relative_to(self.making) not in self._seen:
                     path.unlink()
 
 

@@ -47,6 +47,10 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.]
 _ORIGIN = re.compile(r"(https?)://([a-z0-9_]([a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
 def _origin(text: str) -> str:
     """An origin in the form that browsers send. Raises `ValueError`."""
     match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
@@ -127,12 +131,12 @@ class Settings(Limits, frozen=True, kw_only=True):
 
     @property
     def host_list(self) -> list[str]:
-        return [each.strip() for each in self.allowed_hosts.split(",") if each.strip()]
+        return _listed(self.allowed_hosts)
 
     @property
     def origin_list(self) -> list[str]:
         """Allowed origins in the form that browsers send: lower case, without the scheme's default port."""
-        return [_origin(each.strip()) for each in self.cors_origins.split(",") if each.strip()]
+        return [*map(_origin, _listed(self.cors_origins))]
 
     @property
     def gateway_count(self) -> int:
@@ -211,8 +215,8 @@ def _path(kind: type, value: Any) -> Path:
 
 
 def _check_hosts(text: str) -> None:
-    for each in (part.strip() for part in text.split(",")):
-        if each and _HOST.fullmatch(each) is None:
+    for each in _listed(text):
+        if _HOST.fullmatch(each) is None:
             raise ValueError(f"{each!r} is no host name or address, without a port; topics.example for example")
 
 
@@ -222,9 +226,8 @@ def _check_bucket(text: str) -> None:
 
 
 def _check_origins(text: str) -> None:
-    for each in (part.strip() for part in text.split(",")):
-        if each:
-            _origin(each)
+    for each in _listed(text):
+        _origin(each)
 
 
 _CHECKS: dict[str, Callable[[str], None]] = {

@@ -310,14 +310,19 @@ class Child(Held):
 
     async def _end(self, living: Incarnation, deadline_s: float) -> None:
         """Have an incarnation end. If the child is stopped meanwhile, it ends as any."""
-        if not living.died.is_set() and not self._stop_requested.is_set():
-            with trio.move_on_after(deadline_s):
-                await self.tell(Stop())
-                await living.died.wait()
-                return
-            self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
-            self.kill()
-        await living.died.wait()
+        if living.died.is_set() or self._stop_requested.is_set():
+            await living.died.wait()
+        else:
+            await self._stop(living.died, deadline_s)
+
+    async def _stop(self, end: trio.Event, deadline_s: float) -> None:
+        with trio.move_on_after(deadline_s):
+            await self.tell(Stop())
+            await end.wait()
+            return
+        self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
+        self.kill()
+        await end.wait()
 
     def unwant(self) -> None:
         """Start no process before one is wanted."""
@@ -343,17 +348,10 @@ class Child(Held):
         if self.phase == "elsewhere" and self.learn(found):
             self._changed(self)
 
-    async def stop(self, deadline_s: float) -> bool:
-        """Send `Stop` and kill the child after `deadline_s`. Returns when it is gone, True if it ended by itself."""
+    async def stop(self, deadline_s: float) -> None:
+        """Send `Stop` and kill the child after `deadline_s`. Returns when it is gone."""
         self.request_stop()
-        with trio.move_on_after(deadline_s):
-            await self.tell(Stop())
-            await self.gone.wait()
-            return True
-        self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
-        self.kill()
-        await self.gone.wait()
-        return False
+        await self._stop(self.gone, deadline_s)
 
     def request_stop(self) -> None:
         """Mark the child as stopping: it is not restarted after its next death."""

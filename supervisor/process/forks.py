@@ -106,7 +106,10 @@ class ForkServer:
             while True:
                 began = trio.current_time()
                 if self._process is None:
-                    self._try_to_start()
+                    try:
+                        self.start()
+                    except OSError as error:
+                        self._log.error("fork_server_not_started", error=str(error), again_in_s=AGAIN_S)
                 if self._process is not None:
                     await ended(self._process)
                     self._log.error("fork_server_died", status=self._process.wait(), action="another is started")
@@ -121,12 +124,6 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
             self._forget()
-
-    def _try_to_start(self) -> None:
-        try:
-            self.start()
-        except OSError as error:
-            self._log.error("fork_server_not_started", error=str(error), again_in_s=AGAIN_S)
 
     def _forget(self) -> None:
         self._started = trio.Event()

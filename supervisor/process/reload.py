@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -11,37 +12,37 @@ from supervisor.process.audit_file import AuditFile, AuditFileError
 from supervisor.process.gateways import Gateways
 
 
+@dataclass(eq=False)
 class Reload:
-    def __init__(self, keys: Keys, audit: AuditFile | None, gateways: Gateways, log: Any) -> None:
-        self.keys = keys
-        """Those in effect."""
-        self._audit = audit
-        self._gateways = gateways
-        self._log = log
+    keys: Keys
+    """Those in effect."""
+    audit: AuditFile | None
+    gateways: Gateways
+    log: Any
 
     async def read_keys(self) -> str:
         """Read the keys, and have all gateways use them. Returns the result in words."""
         path = self.keys.path
         if path is None:
-            self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
+            self.log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
             return "nothing to reload"
         try:
             keys = await trio.to_thread.run_sync(read_file, path)
         except KeysError as error:
-            self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
+            self.log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
             return "the keys were not reloaded, those from before stay"
         self.keys = Keys(keys, path)
-        await self._gateways.use(keys)
-        self._log.info("keys_reloaded", keys=len(keys))
+        await self.gateways.use(keys)
+        self.log.info("keys_reloaded", keys=len(keys))
         return f"{len(keys)} keys reloaded"
 
     async def reopen_audit_log(self) -> None:
-        if self._audit is None:
+        if self.audit is None:
             return
         try:
-            await trio.to_thread.run_sync(self._audit.reopen)
+            await trio.to_thread.run_sync(self.audit.reopen)
         except AuditFileError as error:
-            self._log.error("audit_log_not_reopened", reason=str(error), action="the file from before is written to")
+            self.log.error("audit_log_not_reopened", reason=str(error), action="the file from before is written to")
             return
-        await self._gateways.reopen_audit_log()
-        self._log.info("audit_log_reopened")
+        await self.gateways.reopen_audit_log()
+        self.log.info("audit_log_reopened")

@@ -21,6 +21,7 @@ that it has, and ends each after a response that says so.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -34,30 +35,21 @@ START_S = 60.0
 """Time in which a gateway must have reached all shards."""
 
 
+@dataclass(eq=False)
 class Roll:
     """`care` runs a child until it is gone; `refusal` says why the gateways cannot be replaced now, "" if they can;
     `ending` whether the service ends; `changed` is called when `told` has changed. A gateway has `retire_s`."""
 
-    def __init__(
-        self,
-        gateways: Gateways,
-        retire_s: float,
-        care: Callable[[Child], Awaitable[None]],
-        refusal: Callable[[], str],
-        ending: Callable[[], bool],
-        changed: Callable[[], None],
-        log: Any,
-    ) -> None:
-        self.told: dict[str, Any] = {"number": 0, "state": "done", "reason": ""}
-        """The last one, for the status file: `rolling`, `done` or `failed`."""
-        self._gateways = gateways
-        self._drain_s = retire_s + DRAIN_MARGIN_S
-        self._care = care
-        self._refusal = refusal
-        self._ending = ending
-        self._changed = changed
-        self._log = log
-        self._wanted = trio.Event()
+    gateways: Gateways
+    retire_s: float
+    care: Callable[[Child], Awaitable[None]]
+    refusal: Callable[[], str]
+    ending: Callable[[], bool]
+    changed: Callable[[], None]
+    log: Any
+    told: dict[str, Any] = field(default_factory=lambda: {"number": 0, "state": "done", "reason": ""})
+    """The last one, for the status file: `rolling`, `done` or `failed`."""
+    _wanted: trio.Event = field(default_factory=trio.Event)
 
     def want(self) -> None:
         self._wanted.set()
@@ -67,45 +59,43 @@ class Roll:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            if not (failure := self._refusal()):
+            if not (failure := self.refusal()):
                 self._tell("rolling", self.told["number"] + 1)
-                self._log.info("rolling_gateways")
+                self.log.info("rolling_gateways")
                 async with trio.open_nursery() as nursery:
-                    spare = self._gateways.make_spare()
-                    nursery.start_soon(self._care, spare)
+                    spare = self.gateways.make_spare()
+                    nursery.start_soon(self.care, spare)
                     failure = await self._replace_all(spare)
                 self._tell("failed" if failure else "done", self.told["number"], failure)
             else:
                 self._tell("failed", self.told["number"] + 1, failure)
             if failure:
-                self._log.error("gateways_not_rolled", reason=failure)
+                self.log.error("gateways_not_rolled", reason=failure)
             else:
-                self._log.info("gateways_rolled")
+                self.log.info("gateways_rolled")
 
     def _tell(self, state: str, number: int, reason: str = "") -> None:
         self.told = {"number": number, "state": state, "reason": reason}
-        self._changed()
+        self.changed()
 
     async def _replace_all(self, spare: Child) -> str:
         """Returns why not all were replaced, "" if they were. Returns early if the service ends, which stops all."""
         failure = await self._not_ready(spare)
-        for child in self._gateways.lasting:
-            if failure or self._ending():
+        for child in self.gateways.lasting:
+            if failure or self.ending():
                 break
             if child.state is ChildState.SERVING:
-                await child.replace(self._drain_s, STOP_S)
+                await child.replace(self.retire_s + DRAIN_MARGIN_S, STOP_S)
                 failure = await self._not_ready(child)
-        await self._gateways.until(
-            lambda: self._ending() or any(each.living.complete for each in self._gateways.lasting)
-        )
-        if self._ending():
+        await self.gateways.until(lambda: self.ending() or any(each.living.complete for each in self.gateways.lasting))
+        if self.ending():
             return "the service stops"
-        await spare.drain(self._drain_s, Retire())
+        await spare.drain(self.retire_s + DRAIN_MARGIN_S, Retire())
         await spare.stop(STOP_S)
         return failure
 
     async def _not_ready(self, child: Child) -> str:
         with trio.move_on_after(START_S):
-            await self._gateways.until(lambda: child.living.complete or self._ending())
+            await self.gateways.until(lambda: child.living.complete or self.ending())
             return ""
         return f"{child.name} did not reach all shards within {START_S:g} s"

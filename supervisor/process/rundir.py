@@ -24,6 +24,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +148,14 @@ def identity(pid: int) -> tuple[int, int] | None:
     return started, user
 
 
+@dataclass(frozen=True, slots=True)
 class RuntimeDir:
     """Opened runtime directory: mode 0700, owned by this user, locked against a second service, without the sockets
-    and the status of an earlier run."""
+    and the status of an earlier run. It is `ours` unless the operator made it."""
 
-    def __init__(self, path: Path, descriptor: int, *, ours: bool) -> None:
-        self.path = path
-        self._descriptor = descriptor
-        self._ours = ours
+    path: Path
+    descriptor: int
+    ours: bool
 
     @classmethod
     def of(cls, configured: Path | None, environment: Mapping[str, str], data_dir: Path) -> RuntimeDir:
@@ -222,12 +223,12 @@ class RuntimeDir:
     def close(self) -> None:
         """Remove the directory's content, and the directory itself unless the operator made it."""
         self._clear()
-        if self._ours:
+        if self.ours:
             try:
                 self.path.rmdir()
             except OSError:
                 pass  # it contains foreign files
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def _check(path: Path, found: os.stat_result) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _KINDS = {
@@ -39,12 +39,12 @@ class NotPlain(OSError):
         return f"{self.path} is {self.kind}"
 
 
+@dataclass(frozen=True, slots=True)
 class Folder:
     """Opened directory; `path` is for messages only. The end of its `with` block closes the descriptor."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self.descriptor = descriptor
+    path: Path
+    descriptor: int
 
     @classmethod
     def of(cls, path: Path) -> Folder:
@@ -54,9 +54,7 @@ class Folder:
     def __enter__(self) -> Folder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)
 
     def names(self) -> list[str]:

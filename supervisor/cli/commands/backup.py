@@ -72,13 +72,16 @@ FromOption = Annotated[
 ]
 
 
+SourceArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SOURCE", help="A backup, or a directory of backups, from which one is chosen. Not with --from."
+    ),
+]
+
+
 def restore(
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="SOURCE", help="A backup, or a directory of backups, from which one is chosen. Not with --from."
-        ),
-    ] = None,
+    source: SourceArgument = None,
     to: Annotated[Path | None, typer.Argument(metavar="DATA_DIR", help="As --data-dir.")] = None,
     data_dir: DataDirOption = None,
     until: UntilOption = None,
@@ -95,10 +98,8 @@ def restore(
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
-    source, to = _from_and_to(source, to, bucket)
-    if to is not None and data_dir is not None:
-        fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
-    settings = own_settings(data_dir=to or data_dir)
+    source, data_dir = _from_and_to(source, to, data_dir, bucket)
+    settings = own_settings(data_dir=data_dir)
     try:
         cuts = restores.parse_cuts(until or [], until_seq or [], reserve, of_bucket=bucket is not None)
     except ValueError as error:
@@ -108,7 +109,7 @@ def restore(
         results = restores.restore(source, settings.data_dir, cold, cuts, limits)
     else:
         results = restores.restore_bucket(str(bucket), settings.data_dir, cold, cuts, limits)
-    topics = records = 0
+    removed = []
     try:
         with bar("restoring", of_bytes=True, shown=not as_json) as advance:
             for found in results:
@@ -117,8 +118,7 @@ def restore(
                 if found["kind"] == "progress":
                     advance(found["done"], found["total"])
                 elif found["kind"] == "cut":
-                    topics += 1
-                    records += found["removed"]
+                    removed.append(found["removed"])
                 elif not as_json:
                     _tell(found)
     except (backups.BackupError, DataDirError, OSError) as error:
@@ -126,7 +126,7 @@ def restore(
     if not as_json:
         tell(f"{found['backup']} is restored to {found['data_dir']}")
     if cuts and not as_json:
-        cut = f"{counted(topics, 'topic')}, {counted(records, 'record')} removed behind the cut"
+        cut = f"{counted(len(removed), 'topic')}, {counted(sum(removed), 'record')} removed behind the cut"
         tell(f"{cut}, {counted(cuts.reserve, 'seq')} reserved in each")
 
 
@@ -141,15 +141,19 @@ def _time(found: dict[str, Any]) -> str:
     return datetime.fromtimestamp(found["last_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _from_and_to(source: Path | None, to: Path | None, bucket: str | None) -> tuple[Path | None, Path | None]:
+def _from_and_to(
+    source: Path | None, to: Path | None, data_dir: Path | None, bucket: str | None
+) -> tuple[Path | None, Path | None]:
     """The backup, None for a bucket, and the data directory, which is the only argument beside `--from`."""
     if bucket is None and source is None:
         fail("nothing to restore from: name a backup, or a bucket with --from", Status.USAGE)
-    if bucket is None:
-        return source, to
-    if source is not None and to is not None:
-        fail("--from takes one argument, the data directory", Status.USAGE)
-    return None, source or to
+    if bucket is not None:
+        if source is not None and to is not None:
+            fail("--from takes one argument, the data directory", Status.USAGE)
+        source, to = None, source or to
+    if to is not None and data_dir is not None:
+        fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
+    return source, to or data_dir
 
 
 def _cold(settings: Settings) -> Path | None:

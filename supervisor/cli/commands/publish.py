@@ -45,6 +45,12 @@ class Line(msgspec.Struct):
     delay_ms: int | None = None
 
 
+DataArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="DATA", help="A record each: JSON, else text. Without any, or with - alone: lines of standard input."
+    ),
+]
 _line = msgspec.json.Decoder(Line).decode
 _any = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -53,13 +59,7 @@ _any = msgspec.json.Decoder(msgspec.Raw).decode
 async def publish(
     on: Remote,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Made if there is none.", autocompletion=topic_names)],
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DATA",
-            help="A record each: JSON, else text. Without any, or with - alone: lines of standard input.",
-        ),
-    ] = None,
+    data: DataArgument = None,
     text: Annotated[bool, typer.Option("--text", help="Arguments or lines are text, not JSON.")] = False,
     records: Annotated[
         bool, typer.Option("--records", help="Lines are records, with data, tag, meta, node and delay_ms.")
@@ -99,12 +99,8 @@ async def publish(
         return
     if key is not None:
         fail("--key is for records that are arguments; lines of standard input have keys of their own", Status.USAGE)
-    await _publish_lines(
-        on,
-        on.client.publisher(topic, node=node, create=made, batch_records=batch_records, linger_s=LINGER_S),
-        lambda line: _record(line, records=records, text=text),
-        fields,
-    )
+    publisher = on.client.publisher(topic, node=node, create=made, batch_records=batch_records, linger_s=LINGER_S)
+    await _publish_lines(on, publisher, lambda line: _record(line, records=records, text=text), fields)
 
 
 async def _publish_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -67,27 +67,27 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else exact.dumps(value)
 
 
+@dataclass(slots=True)
 class Printer:
     """Prints records, gaps and the end of topics. `gaps` counts the gaps."""
 
-    def __init__(self, choose: Callable[[Record], bool], *, as_json: bool, data_only: bool, several: bool) -> None:
-        self.gaps = 0
-        self._choose = choose
-        self._as_json = as_json
-        self._data_only = data_only
-        self._several = several
-        self._colors: dict[str, str] = {}
+    choose: Callable[[Record], bool]
+    as_json: bool
+    data_only: bool
+    several: bool
+    gaps: int = 0
+    _colors: dict[str, str] = field(default_factory=dict)
 
     def item(self, item: Record | Gap | TopicDeleted) -> bool:
         """Print one item; false if it was not chosen."""
         if isinstance(item, Record):
-            if not self._choose(item):
+            if not self.choose(item):
                 return False
             write_line(self._line(item))
         elif isinstance(item, Gap):
             self.gaps += 1
             complain(f"{item.topic}: records {item.first_seq} to {item.last_seq} are lost ({item.reason})")
-            if self._as_json:
+            if self.as_json:
                 lost = {"first_seq": item.first_seq, "last_seq": item.last_seq, "reason": item.reason}
                 write_line(exact.dumps({"topic": item.topic, "gap": lost}))
         else:
@@ -96,14 +96,14 @@ class Printer:
 
     def _line(self, record: Record) -> str:
         data = exact.dumps(record.data)
-        if self._data_only:
+        if self.data_only:
             return data
-        if self._as_json:
+        if self.as_json:
             fields = {name: getattr(record, name) for name in ("topic", "seq", "ts", "tag", "node", "data", "meta")}
             return exact.dumps({name: value for name, value in fields.items() if value is not None or name == "data"})
         time = datetime.fromtimestamp(record.ts / 1000).isoformat(sep=" ", timespec="milliseconds")
         parts = [paint(str(record.seq), "bright_black"), paint(time, "bright_black")]
-        if self._several:
+        if self.several:
             color = self._colors.setdefault(record.topic, _COLORS[len(self._colors) % len(_COLORS)])
             parts.insert(0, paint(record.topic, color))
         if record.tag is not None:
