@@ -20,10 +20,6 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
 
 PACKAGES = ("proto", "supervisor", "gateway", "shardd")
 DISTRIBUTION = "topics-server"
@@ -93,9 +89,6 @@ def _told(package: str) -> str:
     """Names of other distributions with a package of this name, as a remark in parentheses; "" if there are none."""
     from importlib.metadata import distributions
 
-    names = sorted({str(each.metadata["Name"]) for each in distributions() if _has(each, package)} - {DISTRIBUTION})
+    having = (each for each in distributions() if any(file.parts[0] == package for file in each.files or ()))
+    names = sorted({str(each.metadata["Name"]) for each in having} - {DISTRIBUTION})
     return f" (there is a {package} in {', '.join(names)})" if names else ""
-
-
-def _has(each: Distribution, package: str) -> bool:
-    return any(file.parts[0] == package for file in each.files or ())

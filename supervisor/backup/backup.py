@@ -217,14 +217,9 @@ def _take(
             # The log is copied last, so that frames appended meanwhile are in the backup too. Its files are copied in
             # order, so that only its end is torn.
             taking.topics(folder, place)
-            if cold is not None:
-                with ExitStack() as opened:
-                    try:
-                        colder = opened.enter_context(cold.folder(shard))
-                    except FileNotFoundError:
-                        pass
-                    else:
-                        taking.topics(colder, Path(COLD) / shard)
+            if cold is not None and (colder := cold.folder_if_any(shard)) is not None:
+                with colder:
+                    taking.topics(colder, Path(COLD) / shard)
             for name in names:
                 if number is not None and name == _catalog(number):
                     taking.bring(folder, name, place / name)
@@ -281,19 +276,17 @@ class _Taking:
 
     def topics(self, shard: Folder, place: Path) -> None:
         """Copy everything in `topics/` of a shard."""
-        try:
-            topics = shard.folder("topics")
-        except FileNotFoundError:
+        if (topics := shard.folder_if_any("topics")) is None:
             return
         with topics:
             for ident in _entries(topics, self.progress):
                 try:
-                    topic = topics.folder(ident)
-                except FileNotFoundError:
-                    continue  # deleted meanwhile
+                    topic = topics.folder_if_any(ident)
                 except NotPlain as error:
                     self.progress.left_out(error)
                     continue
+                if topic is None:
+                    continue  # deleted meanwhile
                 with topic:
                     for name in _entries(topic, self.progress):
                         self.bring(topic, name, place / "topics" / ident / name)

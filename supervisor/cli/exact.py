@@ -26,5 +26,10 @@ def dumps(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), default=float)
 
 
+def text(value: Any) -> str:
+    """A text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else dumps(value)
+
+
 def _integer(text: str) -> int | Decimal:
     return int(text) if len(text) <= INT64_DIGITS else Decimal(text)

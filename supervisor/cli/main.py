@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -176,12 +175,6 @@ def _root(
     one that runs here. They send the token of --token, of the context, or of TOPICS_TOKEN: an API key of the service.
     If TOPICS_URL is set, TOPICS_TOKEN goes to that service only.
     """
-
-
-def every() -> Iterator[tuple[str, Any]]:
-    """All commands with their names; imports all modules."""
-    for name in COMMANDS:
-        yield name, load(name)
 
 
 def main() -> None:

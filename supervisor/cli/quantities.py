@@ -57,7 +57,7 @@ def described(name: str, value: Any) -> tuple[str, str]:
         none = "not since the shard started" if name == "last_read_ts" else "never" if name.endswith("_ts") else "none"
         return name.removesuffix("_ts").removesuffix("_ms"), none
     if isinstance(value, bool) or not isinstance(value, int):
-        return name, value if isinstance(value, str) else exact.dumps(value)
+        return name, exact.text(value)
     if not value and name in _NONE_IF_ZERO:
         return name.removesuffix("_ms"), "none"
     if name.endswith("_ts"):

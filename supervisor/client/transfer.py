@@ -84,15 +84,20 @@ def chosen(client: Client, patterns: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def _state(client: Client, topic: str) -> dict[str, Any] | None:
+def _answer(client: Client, method: str, path: str, *body: Any, **options: Any) -> bytes | None:
+    """The answer as it is; None if there is no such topic."""
     try:
-        raw = client.call("GET", f"/v0/topics/{segment(topic)}", params={"touch": False}, raw=True)
+        raw: bytes = client.call(method, path, *body, **options, raw=True)
     except TopicsError as error:
         if error.status == 404:
             return None
         raise
-    found: dict[str, Any] = json.loads(raw)
-    return found
+    return raw
+
+
+def _state(client: Client, topic: str) -> dict[str, Any] | None:
+    raw = _answer(client, "GET", f"/v0/topics/{segment(topic)}", params={"touch": False})
+    return None if raw is None else json.loads(raw)
 
 
 def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> Iterator[dict[str, Any]]:
@@ -112,11 +117,8 @@ def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> 
         cursor = first - 1
         while cursor < head:
             question = {"from_seq": cursor, "limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES, "include_tags": True}
-            try:
-                raw = client.call("POST", f"/v0/topics/{segment(topic)}/diff", question, raw=True)
-            except TopicsError as error:
-                if error.status != 404:
-                    raise
+            raw = _answer(client, "POST", f"/v0/topics/{segment(topic)}/diff", question)
+            if raw is None:
                 gap = {"gap_from": cursor + 1, "gap_to": head, "reason": "deleted"}
                 write(note(topic, "$gap", gap))
                 yield {"kind": "gap", "topic": topic, **gap}

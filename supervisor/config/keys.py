@@ -186,12 +186,11 @@ def _encode(keys: Sequence[Key]) -> bytes:
 
 def _decode(data: bytes) -> tuple[Key, ...]:
     try:
-        keys = msgspec.msgpack.decode(data, type=tuple[Key, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KeysError("the digests of the keys did not arrive; start again") from error
-    if not keys:
-        raise KeysError("the digests of the keys did not arrive; start again")
-    return keys
+        if keys := msgspec.msgpack.decode(data, type=tuple[Key, ...]):
+            return keys
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    raise KeysError("the digests of the keys did not arrive; start again")
 
 
 def _start_over(keys: Sequence[Key], environment: MutableMapping[str, str]) -> None:

@@ -68,6 +68,13 @@ class Folder:
         """Open a subdirectory. Raises `NotPlain`, FileNotFoundError."""
         return Folder(self.path / name, self._opened(name, stat.S_IFDIR))
 
+    def folder_if_any(self, name: str) -> Folder | None:
+        """As `folder`; None if there is none."""
+        try:
+            return self.folder(name)
+        except FileNotFoundError:
+            return None
+
     def file(self, name: str) -> int:
         """Open a regular file for reading and return its descriptor. Raises `NotPlain`, FileNotFoundError."""
         return self._opened(name, stat.S_IFREG)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from supervisor.backup.backup import backup
-from supervisor.cli.main import app, every
+from supervisor.cli.main import COMMANDS, app, load
 from supervisor.client import rog_client, walrus_client
 from tests.support.service import Service
 from topics_client import Client
@@ -154,7 +154,7 @@ def table() -> dict[str, set[int]]:
 
 def commands() -> dict[str, str]:
     """Command → its help."""
-    found = {name: command.help or "" for name, command in every()}
+    found = {name: load(name).help or "" for name in COMMANDS}
     return found | {name: module.__doc__ or "" for name, module in PROTOCOLS.items()}
 
 

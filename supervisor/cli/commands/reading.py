@@ -31,7 +31,7 @@ class Chosen:
             return False
         if self.grep is not None and not self.grep.search(exact.dumps(record.data)):
             return False
-        return all(_text(_at(record.data, path)) == wanted for path, wanted in self.where)
+        return all(exact.text(_at(record.data, path)) == wanted for path, wanted in self.where)
 
 
 def chosen(tag: str | None, grep: str | None, where: list[str] | None) -> Chosen:
@@ -61,10 +61,6 @@ def _at(data: Any, path: list[str]) -> Any:
         else:
             return None
     return data
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else exact.dumps(value)
 
 
 @dataclass(slots=True)

@@ -46,11 +46,7 @@ async def show(on: Remote, router: NameArgument) -> None:
     """Show a router with its options, and what it waits for."""
     state: dict[str, Any] = dict(await on.client.router(router))
     state.pop("performance", None)
-    on.print(state, *(f"{name + ':':<17}{_text(value)}" for name, value in state.items()))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else exact.dumps(value)
+    on.print(state, *(f"{name + ':':<17}{exact.text(value)}" for name, value in state.items()))
 
 
 @app.command()
