@@ -32,7 +32,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +110,11 @@ def backup(
     make_dir(target)
     began_ns = time.time_ns()
     name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9)) + f".{began_ns // 10**6 % 1000:03d}Z"
-    earlier = backups(target)
-    previous = earlier[-1] if earlier else None
+    previous = next(reversed(backups(target)), None)
     making = target / f"{name}.tmp"
     make_dir(making)
-    progress = Progress(total_bytes=_bytes_of(data_dir, cold_dir), report=report)
+    total = sum(bytes_of(top) for top in (data_dir, cold_dir) if top is not None)
+    progress = Progress(total_bytes=total, report=report)
     with ExitStack() as opened:
         data = opened.enter_context(Folder.of(data_dir))
         cold = None if cold_dir is None or not cold_dir.exists() else opened.enter_context(Folder.of(cold_dir))
@@ -174,17 +174,19 @@ def backups(target: Path) -> list[Path]:
     return sorted(path.parent for path in target.glob(f"*/{MARK}") if path.parent.suffix != ".tmp")
 
 
-def _bytes_of(data_dir: Path, cold_dir: Path | None) -> int:
-    """Bytes of all regular files in both directories; approximate while the service runs."""
+def bytes_of(top: Path, leave_out: Container[str] = ()) -> int:
+    """Bytes of all regular files in a directory, but those of entries of `top` to leave out; approximate while the
+    service runs."""
     found = 0
-    for top in (data_dir, cold_dir):
-        for directory, _, names in [] if top is None else os.walk(top):
-            for name in names:
-                try:
-                    entry = os.lstat(Path(directory, name))
-                except FileNotFoundError:
-                    continue
-                found += entry.st_size if stat.S_ISREG(entry.st_mode) else 0
+    for directory, folders, names in os.walk(top):
+        left_out = leave_out if Path(directory) == top else ()
+        folders[:] = [name for name in folders if name not in left_out]
+        for name in names:
+            try:
+                entry = os.lstat(Path(directory, name))
+            except FileNotFoundError:
+                continue
+            found += entry.st_size if stat.S_ISREG(entry.st_mode) and name not in left_out else 0
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,8 @@ def results(
     `shards` None keeps the number of shards; `job` has further parameters of the command. Raises `DataDirError` if the
     directory is in use, is not a data directory, or is for `reshard` alone.
     """
-    data = DataDir.locked(data_dir, exchanging=command == "reshard")
-    try:
+    with closing(DataDir.locked(data_dir, exchanging=command == "reshard")) as data:
         yield from _run(command, data.path, {"shards": shards or data.shards, "limits": limits, **job}, data.lock_fds)
-    finally:
-        data.close()
 
 
 def of_bucket(command: str, limits: Limits, *, path: Path = Path(), **job: Any) -> Iterator[dict[str, Any]]:

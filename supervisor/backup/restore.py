@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from proto.model.limits import Limits
 from supervisor.backup import offline
-from supervisor.backup.backup import COLD, FORMAT, MARK, BackupError, backups, copy_file, make_dir, sync_tree
+from supervisor.backup.backup import COLD, FORMAT, MARK, BackupError, backups, bytes_of, copy_file, make_dir, sync_tree
 from supervisor.process.datadir import LOCK, Manifest, sync, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
@@ -189,7 +189,7 @@ def _make(chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits:
     total = done = said = 0
     for top, making, leave_out in trees:
         _remove(making)
-        total += _bytes_of(top, leave_out)
+        total += bytes_of(top, leave_out)
     for top, making, leave_out in trees:
         with Folder.of(top) as folder:
             try:
@@ -250,16 +250,6 @@ def _fetch(url: str, data_dir: Path, target: Path | None, cuts: Cuts, limits: Li
         else:
             yield each
     yield from _finish(data_dir, target, cuts, limits)
-
-
-def _bytes_of(top: Path, leave_out: set[str]) -> int:
-    found = 0
-    for directory, folders, names in os.walk(top):
-        if Path(directory) == top:
-            folders[:] = [name for name in folders if name not in leave_out]
-            names = [name for name in names if name not in leave_out]
-        found += sum(os.lstat(Path(directory, name)).st_size for name in names)
-    return found
 
 
 def _copy(source: Folder, target: Path, leave_out: set[str]) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -30,8 +31,6 @@ def topic_names(context: typer.Context, incomplete: str) -> Iterator[str]:
 
 
 def context_names(incomplete: str) -> Iterator[str]:
-    import os
-
     try:
         known = contexts_module.load(contexts_module.path(os.environ)).contexts
     except contexts_module.ContextError:

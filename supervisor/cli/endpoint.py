@@ -35,13 +35,9 @@ if TYPE_CHECKING:
 
 UrlOption = Annotated[str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].")]
 ContextOption = Annotated[
-    str | None,
-    typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use]."),
+    str | None, typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use].")
 ]
-TokenOption = Annotated[
-    str | None,
-    typer.Option("--token", help="An API key of the service; better in TOPICS_TOKEN."),
-]
+TokenOption = Annotated[str | None, typer.Option("--token", help="An API key of the service; better in TOPICS_TOKEN.")]
 PatienceOption = Annotated[
     float,
     typer.Option(

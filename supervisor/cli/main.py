@@ -179,7 +179,3 @@ def _root(
 
 def main() -> None:
     app(prog_name="topics")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ With --json, commands print the numbers themselves.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.cli import exact
@@ -49,6 +49,11 @@ def moment(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return str(ms)
+
+
+def utc(ms: int) -> str:
+    """A time in UTC, from ms since 1970."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def described(name: str, value: Any) -> tuple[str, str]:

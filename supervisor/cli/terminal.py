@@ -141,9 +141,19 @@ def say(*found: dict[str, Any]) -> None:
     tell(*map(json.dumps, found))
 
 
+def without_json(results: Iterator[dict[str, Any]], as_json: bool) -> Iterator[dict[str, Any]]:
+    """The results of a command; with --json none, as each is printed here."""
+    for found in results:
+        if as_json:
+            say(found)
+        else:
+            yield found
+
+
 def paint(text: str, color: str) -> Painted:
     """The text in a color, if standard output is a terminal and NO_COLOR is not set."""
-    return Painted(typer.style(visible(text), fg=color) if colored() else visible(text))
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return Painted(typer.style(visible(text), fg=color) if colored else visible(text))
 
 
 def joined(*parts: str) -> Painted:
@@ -158,10 +168,6 @@ def clean(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {clean(name): clean(each) for name, each in value.items()}
     return [clean(each) for each in value] if isinstance(value, list) else value
-
-
-def colored() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Painted:

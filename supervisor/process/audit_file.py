@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from supervisor.errors import SupervisorError
@@ -55,12 +56,10 @@ class AuditFile:
 
 def discard(waiting: socket.socket) -> None:
     """Close the descriptors that nothing has taken."""
-    try:
+    with suppress(BlockingIOError):
         while True:
             for descriptor in socket.recv_fds(waiting, 1, 1)[1]:
                 os.close(descriptor)
-    except BlockingIOError:
-        pass
 
 
 def _opened(path: Path) -> int:

@@ -48,12 +48,9 @@ def serve(
             forks.start()
         try:
             opened = _open(settings, keys, closing, fresh)
-        except listener.ExposedError as error:
+        except (listener.ExposedError, listener.ListenError, AuditFileError, DataDirError, RuntimeDirError) as error:
             complain(str(error))
-            return EXIT_USAGE
-        except (listener.ListenError, AuditFileError, DataDirError, RuntimeDirError) as error:
-            complain(str(error))
-            return EXIT_FAILED
+            return EXIT_USAGE if isinstance(error, listener.ExposedError) else EXIT_FAILED
         notifier = Notifier.of(os.environ)
         closing.callback(notifier.close)
         logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))

@@ -128,9 +128,7 @@ class Child(Held):
             "incarnation": self.incarnation,
             "state": self.state.value,
             "phase": self.phase,
-            **({"holder": self.holder} if self.holder else {}),
-            **({"term": self.term} if self.term else {}),
-            **({"damage": self.damage} if self.damage else {}),
+            **{name: getattr(self, name) for name in ("holder", "term", "damage") if getattr(self, name)},
         }
 
     async def run(self) -> None:

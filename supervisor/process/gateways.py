@@ -82,25 +82,21 @@ class Gateways:
         self._spare: Child | None = None
         """The last one that was made."""
         names = ["gateway"] if number == 1 else [f"gateway-{index}" for index in range(number)]
-        self._all = [make(name, partial(self._launch, index), vital=self._alone) for index, name in enumerate(names)]
+        self.lasting = [make(name, partial(self._launch, index), vital=self._alone) for index, name in enumerate(names)]
+        """All but the spare."""
 
     def __iter__(self) -> Iterator[Child]:
         """All of them, and the spare while there is one."""
-        yield from self._all
+        yield from self.lasting
         if self._spare is not None and self._spare.state not in FINAL:
             yield self._spare
 
     def __contains__(self, child: object) -> bool:
-        return child is self._spare or child in self._all
-
-    @property
-    def lasting(self) -> list[Child]:
-        """All but the spare."""
-        return self._all
+        return child is self._spare or child in self.lasting
 
     def make_spare(self) -> Child:
         """A gateway beside the others. Its incarnations continue those of the spares before."""
-        spare = self._make(SPARE_NAME, partial(self._launch, len(self._all)), vital=self._alone)
+        spare = self._make(SPARE_NAME, partial(self._launch, len(self.lasting)), vital=self._alone)
         if self._spare is not None:
             spare.incarnation = self._spare.incarnation
             spare.first_living = self._spare.first_living
@@ -117,7 +113,7 @@ class Gateways:
             self._first(),
             index=index,
             incarnation=incarnation,
-            gateways=len(self._all),
+            gateways=len(self.lasting),
             others_serve=any(child.living.complete for child in self),
             keys=None if self._keys is None else list(self._keys),
             places=self._places(),
@@ -137,28 +133,19 @@ class Gateways:
 
     def askers(self) -> dict[str, int]:
         """As `proto.ipc.control.Askers`, of the gateways."""
-        living = {askers.gateway(index): child.first_living for index, child in enumerate(self._all)}
+        living = {askers.gateway(index): child.first_living for index, child in enumerate(self.lasting)}
         return living if self._spare is None else {**living, askers.SPARE: self._spare.first_living}
 
     @property
     def complete(self) -> bool:
         """Whether readiness need not wait for them: one has reached all shards, and so have the others that can."""
-        return any(child.living.complete for child in self._all) and all(
-            child.living.complete or child.troubled for child in self._all
+        return any(child.living.complete for child in self.lasting) and all(
+            child.living.complete or child.troubled for child in self.lasting
         )
 
     @property
     def serving(self) -> bool:
         return any(child.state is ChildState.SERVING for child in self)
-
-    @property
-    def several(self) -> bool:
-        return len(self._all) > 1
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether none of several can be started, the spare included."""
-        return all(child.held for child in self)
 
     def changed(self, child: Child) -> None:
         """A gateway has changed. Of one without a process, nothing counts any more."""
@@ -167,7 +154,7 @@ class Gateways:
             self._asked.pop(child.name, None)
             self._suspected.pop(child.name, None)
             if self.page is not None:
-                self.page.clear(len(self._all) if child is self._spare else self._all.index(child))
+                self.page.clear(len(self.lasting) if child is self._spare else self.lasting.index(child))
         self.renew()
 
     def heard(self, child: Child, message: Control) -> None:
@@ -226,7 +213,7 @@ class Gateways:
             for suspected in self._suspected.pop(child.name, ()):
                 await child.tell(suspected)
             if (asked := self._asked.pop(child.name, None)) is not None:
-                deaths = sum(each.deaths for each in self._all)
+                deaths = sum(each.deaths for each in self.lasting)
                 others, known = self._accounts.others(child.name, deaths), self._accounts.shards
                 shards = {index: known[index] for index in asked.missing if index in known}
                 await child.tell(OtherFigures(asked.number, others, shards, self._accounts.counted()))

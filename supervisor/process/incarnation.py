@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 from structlog.typing import FilteringBoundLogger
@@ -78,10 +79,9 @@ class Incarnation:
     async def tell(self, message: Control) -> None:
         """Send `message`, if the process is there."""
         if self._link is not None:
-            try:
+            # The process may be gone, which `run` notices by its exit.
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._link.send(message)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # the process is gone, which `run` notices by its exit
 
     def kill(self) -> None:
         if self.process is not None:

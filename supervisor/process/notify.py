@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 VARIABLE = "NOTIFY_SOCKET"
 
@@ -29,10 +30,8 @@ class Notifier:
         if self._socket is None:
             return
         lines = "\n".join(f"{name}={value}".replace("\n", " ") for name, value in fields.items())
-        try:
+        with suppress(OSError):
             self._socket.sendto(lines.encode(), self._address)
-        except OSError:
-            pass
 
     def ready(self, status: str) -> None:
         self._send(READY="1", STATUS=status, MAINPID=str(os.getpid()))

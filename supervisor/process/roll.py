@@ -59,16 +59,15 @@ class Roll:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            if not (failure := self.refusal()):
-                self._tell("rolling", self.told["number"] + 1)
+            number, failure = self.told["number"] + 1, self.refusal()
+            if not failure:
+                self._tell("rolling", number)
                 self.log.info("rolling_gateways")
                 async with trio.open_nursery() as nursery:
                     spare = self.gateways.make_spare()
                     nursery.start_soon(self.care, spare)
                     failure = await self._replace_all(spare)
-                self._tell("failed" if failure else "done", self.told["number"], failure)
-            else:
-                self._tell("failed", self.told["number"] + 1, failure)
+            self._tell("failed" if failure else "done", number, failure)
             if failure:
                 self.log.error("gateways_not_rolled", reason=failure)
             else:

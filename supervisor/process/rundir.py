@@ -24,6 +24,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,10 +225,8 @@ class RuntimeDir:
         """Remove the directory's content, and the directory itself unless the operator made it."""
         self._clear()
         if self.ours:
-            try:
+            with suppress(OSError):  # it contains foreign files
                 self.path.rmdir()
-            except OSError:
-                pass  # it contains foreign files
         os.close(self.descriptor)
 
 

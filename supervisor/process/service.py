@@ -226,7 +226,7 @@ class Service:
             nursery.start_soon(self._reload_when_wanted)
             hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
             # The figures of several gateways come with their answers to the watchdog.
-            if hang_ms or manager_s is not None or self._gateways.several:
+            if hang_ms or manager_s is not None or self._gateways.page is not None:
                 self._watchdog = Watchdog(hang_ms / 1000 or None, manager_s, self._children, self._notifier, self._log)
                 nursery.start_soon(self._watchdog.run, self._ending.is_set)
             nursery.start_soon(self._roll.run)
@@ -333,7 +333,7 @@ class Service:
             return
         if not self._readiness.served and all(shard.held for shard in self._shards):
             self._give_up(self._shards, "no shard can start")
-        elif self._gateways.hopeless:
+        elif all(gateway.held for gateway in self._gateways):
             self._give_up([*self._gateways], "no gateway can start")
 
     def _give_up(self, children: Sequence[Child], reason: str) -> None:

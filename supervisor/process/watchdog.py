@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -46,33 +47,29 @@ def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
     return microseconds / 1e6 if microseconds > 0 and meant == pid else None
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Watchdog of the `children`, a list that may change. A serving child is killed after `hang_s` of silence; None
     disables this. `manager_s` is the service manager's watchdog interval, None if it has none."""
 
-    def __init__(
-        self,
-        hang_s: float | None,
-        manager_s: float | None,
-        children: Sequence[Child],
-        notifier: Notifier,
-        logger: Any,
-    ) -> None:
-        self._hang_s = hang_s
-        self._manager_s = manager_s
-        self._children = children
-        self._notifier = notifier
-        self._log = logger
-        self._tick_s = min([LONGEST_TICK_S, *(each / 4 for each in (hang_s, manager_s) if each is not None)])
-        self._silence: defaultdict[str, float] = defaultdict(float)
-        self._told: set[str] = set()
+    hang_s: float | None
+    manager_s: float | None
+    children: Sequence[Child]
+    notifier: Notifier
+    log: Any
+    _silence: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _told: set[str] = field(default_factory=set)
+
+    @property
+    def _tick_s(self) -> float:
+        return min([LONGEST_TICK_S, *(each / 4 for each in (self.hang_s, self.manager_s) if each is not None)])
 
     async def run(self, ending: Callable[[], bool]) -> None:
         """Watch until cancelled."""
         last = trio.current_time()
         while True:
-            if self._manager_s is not None and (ending() or not self._unwell(self._manager_s / 2)):
-                self._notifier.watchdog()
+            if self.manager_s is not None and (ending() or not self._unwell(self.manager_s / 2)):
+                self.notifier.watchdog()
             await trio.sleep(self._tick_s)
             now = trio.current_time()
             self.look(last, now)
@@ -89,14 +86,14 @@ class Watchdog:
     def look(self, last: float, now: float) -> None:
         """End the tick that began at `last`: count silence, and kill children that hang."""
         counted = min(now - last, 2 * self._tick_s)
-        for child in self._children:
+        for child in self.children:
             if child.state not in _WATCHED or child.living.heard_at >= last:
                 self._silence[child.name] = 0.0
                 continue
             silence = self._silence[child.name] = self._silence[child.name] + counted
             factor = START_FACTOR if child.state is ChildState.STARTING else 1
-            if self._hang_s is not None and silence >= self._hang_s * factor:
-                self._log.error("child_hung", child=child.name, silent_s=round(silence, 1), action="killed")
+            if self.hang_s is not None and silence >= self.hang_s * factor:
+                self.log.error("child_hung", child=child.name, silent_s=round(silence, 1), action="killed")
                 self._silence[child.name] = 0.0
                 child.hangs += 1
                 child.kill()
@@ -105,13 +102,13 @@ class Watchdog:
         """Whether a child has been silent for `limit_s`, so that the service manager is not fed."""
         silent = {
             child.name
-            for child in self._children
+            for child in self.children
             if (child.state is ChildState.SERVING or (child.state is ChildState.STARTING and not child.living.spoken))
             and self._silence[child.name] >= limit_s
         }
         for name in sorted(silent - self._told):
-            self._log.error("child_does_not_answer", child=name, action="the service manager's watchdog is not fed")
+            self.log.error("child_does_not_answer", child=name, action="the service manager's watchdog is not fed")
         if silent != self._told and silent:
-            self._notifier.status("does not answer: " + ", ".join(sorted(silent)))
+            self.notifier.status("does not answer: " + ", ".join(sorted(silent)))
         self._told = silent
         return bool(silent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +10,8 @@ import typer
 from supervisor.backup import backup as backups
 from supervisor.backup import restore as restores
 from supervisor.cli.own_settings import settings as own_settings
-from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say, tell
+from supervisor.cli.quantities import counted, size, utc
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say, tell, without_json
 from supervisor.config.settings import Settings
 from supervisor.process.datadir import DataDirError
 
@@ -53,10 +52,9 @@ def backup(
     settings = own_settings(data_dir=data_dir)
     try:
         with bar("backing up", of_bytes=True, shown=not as_json) as advance:
-            for found in backups.backup(settings.data_dir, _cold(settings), directory, advance):
-                if as_json:
-                    say(found)
-                elif found["kind"] == "warning":
+            done = backups.backup(settings.data_dir, _cold(settings), directory, advance)
+            for found in without_json(done, as_json):
+                if found["kind"] == "warning":
                     complain(found["message"])
                 elif found["kind"] == "done":
                     tell(f"{found['path']}: {size(found['copied_bytes'])} copied, {size(found['linked_bytes'])} linked")
@@ -67,8 +65,7 @@ def backup(
 
 
 FromOption = Annotated[
-    str | None,
-    typer.Option("--from", metavar="URL", help="Restore from a bucket: s3://…, gs://…, az://… or file:///…"),
+    str | None, typer.Option("--from", metavar="URL", help="Restore from a bucket: s3://…, gs://…, az://… or file:///…")
 ]
 
 
@@ -132,13 +129,9 @@ def restore(
 
 def _tell(found: dict[str, Any]) -> None:
     if found["kind"] == "shard":
-        tell(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
+        tell(f"shard {found['shard']}: frames up to {found['frame']}, the last of {utc(found['last_ms'])}")
     elif found["kind"] == "problem":
         complain(found["problem"])
-
-
-def _time(found: dict[str, Any]) -> str:
-    return datetime.fromtimestamp(found["last_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _from_and_to(

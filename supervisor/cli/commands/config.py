@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +28,11 @@ def config(
         return
     loaded = inspect()
     complain(*loaded.problems)
-    values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
+    values: dict[str, Any] = {name: getattr(loaded.settings, name) for name in sorted(loaded.origin)}
     if as_json:
         shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}
         errors = {"errors": loaded.problems} if loaded.problems else {}
-        tell(*json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2).split("\n"))
+        tell(*json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2, default=str).split("\n"))
     else:
         for name, value in values.items():
             text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
@@ -42,10 +41,6 @@ def config(
         tell(f"# keys: {_keys()}")
     if loaded.problems:
         raise typer.Exit(Status.USAGE)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def _keys() -> str:

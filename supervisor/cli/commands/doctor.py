@@ -49,6 +49,10 @@ class Finding:
     text: str
 
 
+def _fine(check: str, fine: bool, ok: str, warn: str) -> Finding:
+    return Finding(check, "ok" if fine else "warn", ok if fine else warn)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the checks look at."""
@@ -167,11 +171,8 @@ def limits(machine: Machine) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else sys.maxsize
     text = f"{soft} open files, at most {'any number' if most == sys.maxsize else most}"
-    if most >= DESCRIPTORS:
-        yield Finding("descriptors", "ok", text)
-    else:
-        remedy = f"raise it to {DESCRIPTORS} or more: ulimit -n, or LimitNOFILE of the unit"
-        yield Finding("descriptors", "warn", f"{text}; {remedy}")
+    remedy = f"raise it to {DESCRIPTORS} or more: ulimit -n, or LimitNOFILE of the unit"
+    yield _fine("descriptors", most >= DESCRIPTORS, text, f"{text}; {remedy}")
 
 
 def service(machine: Machine) -> Iterator[Finding]:
@@ -183,15 +184,11 @@ def service(machine: Machine) -> Iterator[Finding]:
     except (ClientError, ValueError) as error:
         yield Finding("service", "warn", f"none answers at {url} ({error}); start it with topics serve")
         return
-    if ready:
-        yield Finding("service", "ok", f"{url} is ready")
-    else:
-        yield Finding("service", "warn", f"{url} is not ready; topics status says why")
+    yield _fine("service", ready, f"{url} is ready", f"{url} is not ready; topics status says why")
     version = health.get("version")
-    if version == installed():
-        yield Finding("version", "ok", f"the service has {version}, as this command")
-    else:
-        yield Finding("version", "warn", f"the service has {version}, this command {installed()}; update the older one")
+    has = f"the service has {version}"
+    older = f"{has}, this command {installed()}; update the older one"
+    yield _fine("version", version == installed(), f"{has}, as this command", older)
     yield from _key(machine)
     yield from _clock(url)
 
@@ -214,11 +211,8 @@ def _clock(url: str) -> Iterator[Finding]:
     except (ClientError, ValueError, TypeError) as error:
         yield Finding("clock", "warn", f"the time of the service is unknown ({type(error).__name__})")
         return
-    if abs(away) > SKEW_S:
-        text = f"the service's clock is {abs(away):.1f} s {'ahead' if away > 0 else 'behind'}; run chrony or timesyncd"
-        yield Finding("clock", "warn", text)
-    else:
-        yield Finding("clock", "ok", "this machine and the service agree within 2 s")
+    text = f"the service's clock is {abs(away):.1f} s {'ahead' if away > 0 else 'behind'}; run chrony or timesyncd"
+    yield _fine("clock", abs(away) <= SKEW_S, "this machine and the service agree within 2 s", text)
 
 
 def _skew(url: str) -> float:

@@ -45,10 +45,7 @@ PathOption = Annotated[
 ]
 ColdOption = Annotated[Path | None, typer.Option(help="The cold tier of --path [TOPICS_COLD_DIR].")]
 UrlOption = Annotated[str | None, typer.Option(help="Read from the service at this address.")]
-TokenOption = Annotated[
-    str | None,
-    typer.Option(help="An API key of that service; better in TOPICS_TOKEN."),
-]
+TokenOption = Annotated[str | None, typer.Option(help="An API key of that service; better in TOPICS_TOKEN.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
 
 

@@ -13,7 +13,7 @@ from supervisor.backup import backup as backups
 from supervisor.backup import offline
 from supervisor.cli.own_settings import settings as own_settings
 from supervisor.cli.quantities import counted
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say, tell
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, tell, without_json
 from supervisor.config.settings import MAX_SHARDS, Settings
 from supervisor.process.datadir import MANIFEST, DataDirError, parse_manifest, shard_name
 
@@ -24,10 +24,8 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     Exit status: 0 sound, 1 problems found or the directory cannot be used, 2 wrong settings.
     """
     with bar("verifying shards", shown=not as_json) as advance:
-        for found in _offline("verify", own_settings(data_dir=data_dir)):
-            if as_json:
-                say(found)
-            elif found["kind"] == "report":
+        for found in without_json(_offline("verify", own_settings(data_dir=data_dir)), as_json):
+            if found["kind"] == "report":
                 advance(found["done"], found["total"])
                 tell(
                     f"{found['shard']}: {counted(found['topics'], 'topic')}, {counted(found['records'], 'record')}, "
@@ -49,10 +47,8 @@ def reshard(
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
     with bar("copying records", shown=not as_json) as advance:
-        for found in _offline("reshard", own_settings(data_dir=data_dir), shards=shards):
-            if as_json:
-                say(found)
-            elif found["kind"] == "progress":
+        for found in without_json(_offline("reshard", own_settings(data_dir=data_dir), shards=shards), as_json):
+            if found["kind"] == "progress":
                 advance(found["done"], found["total"])
             elif found["kind"] == "done":
                 tell(f"done: {found['shards']} shards")
@@ -83,10 +79,8 @@ def salvage(
     settings = own_settings(data_dir=data_dir)
     try:
         job: dict[str, Any] = {"topic": topic, "backup": None if backup is None else _shard_of(backup, topic)}
-        for found in _offline("salvage", settings, **job):
-            if as_json:
-                say(found)
-            elif found["kind"] == "error":
+        for found in without_json(_offline("salvage", settings, **job), as_json):
+            if found["kind"] == "error":
                 complain(found["message"])
             else:
                 _tell_salvaged(found)

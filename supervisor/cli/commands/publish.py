@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
@@ -199,8 +200,6 @@ async def _lines() -> AsyncIterator[tuple[int, bytes]]:
 
 
 async def _read() -> bytes:
-    try:
+    with suppress(PermissionError):  # a file, which is always readable
         await anyio.wait_readable(sys.stdin)
-    except PermissionError:
-        pass  # a file, which is always readable
     return os.read(sys.stdin.fileno(), CHUNK)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from supervisor.backup import offline
 from supervisor.cli.own_settings import settings as own_settings
-from supervisor.cli.quantities import counted, size
-from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, group, say, tell
+from supervisor.cli.quantities import counted, size, utc
+from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, group, tell, without_json
 
 app = group(
     """Check the copy of a service in a bucket.
@@ -32,10 +31,8 @@ def verify(url: UrlArgument = None, as_json: JsonOption = False) -> None:
     Exit status: 0 sound, 1 problems found or the bucket cannot be read, 2 wrong settings.
     """
     with bar("reading the bucket", shown=not as_json) as advance:
-        for found in _results("replica-verify", url):
-            if as_json:
-                say(found)
-            elif found["kind"] == "report":
+        for found in without_json(_results("replica-verify", url), as_json):
+            if found["kind"] == "report":
                 advance(found["done"], found["total"])
                 tell(
                     f"{found['shard']}: {counted(found['parts'], 'part')}, {size(found['part_bytes'])}, "
@@ -51,20 +48,15 @@ def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
 
     Exit status: 0 shown, 1 problems found or the bucket cannot be read, 2 wrong settings.
     """
-    for found in _results("replica-status", url):
-        if as_json:
-            say(found)
-        elif found["kind"] == "report":
+    for found in without_json(_results("replica-status", url), as_json):
+        if found["kind"] == "report":
             term = f"term {found['term']} of {found['holder'] or 'nobody'}"
             ended = ", ended" if found["ended"] else ""
-            reach = f"frames up to {found['last_frame']} of {_time(found['last_ms'])}"
+            last = utc(found["last_ms"]) if found["last_ms"] else "no time"
+            reach = f"frames up to {found['last_frame']} of {last}"
             objects = f"{counted(found['parts'], 'part')}, {counted(found['manifests'], 'manifest')}"
             tell(f"{found['shard']}: {term}{ended}, {reach} in {objects}")
             complain(*found["problems"])
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") if ms else "no time"
 
 
 def _results(command: str, url: str | None) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [TOPICS_HOST; 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one [TOPICS_PORT; 4000].")] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data]."),
+        Path | None, typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data].")
     ] = None,
     shards: Annotated[
         int | None,
@@ -59,10 +59,8 @@ def serve(
 
 
 def _announce(line: str) -> None:
-    try:
+    with suppress(OSError):  # standard output is closed; the log has the line too
         tell(line)
-    except OSError:
-        pass  # standard output is closed; the log has the line too
 
 
 plain_values.install()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from contextlib import suppress
 from select import PIPE_BUF
 from typing import Annotated, Any
 
@@ -117,10 +118,8 @@ async def _handle(beside: anyio.abc.TaskGroup, turn: anyio.Lock, command: str, r
                 giving.cancel_scope.cancel()  # a process that the command left behind may hold its input, unread
             line = await errors.last()
         except BaseException:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             raise
     if status:
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -172,14 +171,10 @@ class Errors:
 
     async def _write(self, chunk: bytes) -> None:
         async with self._turn:
-            try:
+            with suppress(PermissionError):  # a file, which is always writable
                 await anyio.wait_writable(STDERR)
-            except PermissionError:
-                pass  # a file, which is always writable
-            try:
+            with suppress(OSError):  # it is closed
                 os.write(STDERR, chunk)
-            except OSError:
-                pass  # it is closed
 
 
 async def _give(pipe: int, data: bytes) -> None:
@@ -191,11 +186,10 @@ async def _give(pipe: int, data: bytes) -> None:
     os.set_blocking(pipe, False)
     left = memoryview(data)
     try:
-        while left:
-            await anyio.wait_writable(pipe)
-            left = left[os.write(pipe, left) :]
-    except BrokenPipeError:
-        pass
+        with suppress(BrokenPipeError):
+            while left:
+                await anyio.wait_writable(pipe)
+                left = left[os.write(pipe, left) :]
     finally:
         os.close(pipe)
 
