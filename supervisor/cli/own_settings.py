@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.cli.terminal import Status, fail_each
+from supervisor.cli.terminal import Status, fail
 from supervisor.config.settings import Settings, SettingsError, load
 
 
@@ -13,4 +13,5 @@ def settings(**options: Any) -> Settings:
     try:
         return load(options)
     except SettingsError as error:
-        fail_each(str(error), Status.USAGE)
+        first, *more = str(error).split("\n")
+        fail(first, Status.USAGE, *more)

@@ -30,14 +30,17 @@ def main() -> None:
 
 
 def client_folder() -> Path:
-    """The folder with the Python client that belongs to this command: that of the wheel, else of the checkout."""
-    here = Path(__file__).resolve().parents[2]
-    bundled = here / "topics_server" / "client"
-    return bundled if bundled.is_dir() else here / "packages" / "topics-client"
+    """The folder with the Python client that belongs to this command."""
+    return _folder("client", "packages/topics-client")
 
 
 def readers_folder() -> Path:
-    """The folder with the readers of data directories, `pyspark_topics`: that of the wheel, else the checkout."""
+    """The folder with the readers of data directories, `pyspark_topics`."""
+    return _folder("readers", ".")
+
+
+def _folder(bundled: str, otherwise: str) -> Path:
+    """A folder of the wheel, else of the checkout."""
     here = Path(__file__).resolve().parents[2]
-    bundled = here / "topics_server" / "readers"
-    return bundled if bundled.is_dir() else here
+    found = here / "topics_server" / bundled
+    return found if found.is_dir() else here / otherwise

@@ -130,12 +130,6 @@ def fail(text: str, status: Status, *more: str) -> NoReturn:
     raise typer.Exit(status) from None
 
 
-def fail_each(lines: str, status: Status) -> NoReturn:
-    """As `fail`, for a message of ours that has several lines."""
-    first, *more = lines.split("\n")
-    fail(first, status, *more)
-
-
 def say(*found: dict[str, Any]) -> None:
     """Print lines of `--json` output."""
     tell(*map(json.dumps, found))
@@ -204,7 +198,7 @@ def confirmed(question: str, yes: bool) -> bool:
 def bar(what: str, *, of_bytes: bool = False, shown: bool = True) -> Iterator[Advance]:
     """Context with a progress bar, if `shown` and standard error is a terminal. The first call sets its total."""
     if not shown or not sys.stderr.isatty():
-        yield _nothing
+        yield lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -220,7 +214,3 @@ def bar(what: str, *, of_bytes: bool = False, shown: bool = True) -> Iterator[Ad
             progress.update(task, completed=done, total=total)
 
         yield advance
-
-
-def _nothing(done: int, total: int | None) -> None:
-    pass

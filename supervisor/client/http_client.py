@@ -16,6 +16,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Container
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,7 +49,7 @@ class Answer:
         return json.loads(self.body)
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """HTTP client. Raises `ValueError` for an invalid URL."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -58,9 +59,6 @@ class Client:
         self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=timeout_s)
-
-    def __enter__(self) -> Client:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

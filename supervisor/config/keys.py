@@ -145,11 +145,6 @@ def _parse_prefixes(field: bytes) -> tuple[str, ...]:
     return tuple(prefixes)
 
 
-def parse_variable(value: bytes) -> tuple[Key, ...]:
-    """Parse the value of TOPICS_API_KEYS. Raises `KeysError`."""
-    return parse(value.split(b","), VARIABLE)
-
-
 def parse_file(content: bytes, path: Path) -> tuple[Key, ...]:
     """Parse a file of keys. Empty lines and lines that begin with # are ignored. Raises `KeysError`."""
     lines = [line.strip() for line in content.splitlines()]
@@ -176,7 +171,7 @@ def obtain(environment: MutableMapping[str, str]) -> Keys:
         return Keys(read_file(absolute), absolute)
     if not value:
         return Keys()
-    _start_over(parse_variable(os.fsencode(value)), environment)
+    _start_over(parse(os.fsencode(value).split(b","), VARIABLE), environment)
     raise AssertionError("unreachable")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class NotPlain(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(AbstractContextManager["Folder"]):
     """Opened directory; `path` is for messages only. The end of its `with` block closes the descriptor."""
 
     path: Path
@@ -50,9 +51,6 @@ class Folder:
     def of(cls, path: Path) -> Folder:
         """Open the directory that the operator named, following links. Raises OSError."""
         return cls(path, os.open(path, _FLAGS | os.O_DIRECTORY))
-
-    def __enter__(self) -> Folder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)

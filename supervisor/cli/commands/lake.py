@@ -59,7 +59,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings=HELP_OPTIONS,
-    invoke_without_command=True,
 )
 
 

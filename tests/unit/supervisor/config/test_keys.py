@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.model.keys import ALL_SCOPES, Scope
+from proto.model.keys import ALL_SCOPES, Key, Scope
 from supervisor.config.keys import (
+    VARIABLE,
     Keys,
     KeysError,
     _decode,
@@ -16,11 +17,14 @@ from supervisor.config.keys import (
     obtain,
     parse,
     parse_file,
-    parse_variable,
     read_file,
 )
 
 R, W, D, A = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
+
+
+def parse_variable(value: bytes) -> tuple[Key, ...]:
+    return parse(value.split(b","), VARIABLE)
 
 
 @pytest.mark.parametrize(
