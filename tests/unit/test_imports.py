@@ -69,7 +69,7 @@ DOORS = {
         "supervisor/cli/commands/reading.py",
         "supervisor/cli/commands/replica.py",
         "supervisor/cli/commands/routers.py",
-            "supervisor/cli/commands/serve.py",
+        "supervisor/cli/commands/serve.py",
         "supervisor/cli/commands/status.py",
         "supervisor/cli/commands/topics.py",
         "supervisor/cli/commands/transfer.py",
