@@ -29,11 +29,9 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-import structlog
 import trio
 import zmq
 from msgspec import Struct
-from structlog.typing import FilteringBoundLogger
 from zmq.utils import z85
 
 from proto.ipc.askers import machine_of
@@ -56,7 +54,6 @@ _HANDSHAKES = 16
 _OF_KEY = "User-Id"
 _NOW = int(zmq.DONTWAIT)
 _OVER = pack([], Status(over=True))[0]
-_log: FilteringBoundLogger = structlog.get_logger()
 
 
 class RemoteError(OSError):
