@@ -44,14 +44,13 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse(decode: Callable[[bytes], T], body: bytes, most: int = MAX_MASKED_BYTES) -> T:
+def parse(decode: Callable[[bytes], T], body: bytes) -> T:
     """Apply a msgspec decoder to a body. Raises `400 invalid_request`.
 
-    An empty body counts as `{}`. A body with lone surrogate escapes may have up to `most` bytes. The caller has the
-    nesting of what it keeps checked.
+    An empty body counts as `{}`. The caller has the nesting of what it keeps checked.
     """
     try:
-        return _decoded(decode, body, most)[0]
+        return _decoded(decode, body, MAX_MASKED_BYTES)[0]
     except msgspec.DecodeError as error:
         raise _refused(error, decode) from None
 
@@ -71,7 +70,8 @@ class Form(Generic[T]):
         self._keeps_values = keeps_values
 
     def read(self, body: bytes, most: int = MAX_MASKED_BYTES) -> tuple[T, list[str]]:
-        """The value and the names of ignored fields; `most` as in `parse`. Raises `400 invalid_request`."""
+        """The value and the names of ignored fields. A body with lone surrogate escapes may have up to `most` bytes.
+        Raises `400 invalid_request`."""
         try:
             value, _ = _decoded(self._strict, body, most)
             if not self._keeps_values:
