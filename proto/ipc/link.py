@@ -354,7 +354,7 @@ class Link:
             )
 
     def _give_up(self, pending: Pending, why: str, outcome: str) -> None:
-        """End a request with `503`. `why` goes on after the number of the shard."""
+        """End a request with `503`. `why` follows the number of the shard."""
         index = self.state.index
         pending.resolve(not_ready(f"shard {index} {why}", shard=index, outcome=outcome))
 

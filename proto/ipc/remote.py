@@ -35,7 +35,7 @@ from msgspec import Struct
 from zmq.utils import z85
 
 from proto.ipc.askers import machine_of
-from proto.ipc.message import NoMore, Status, pack
+from proto.ipc.message import NoMore, Packing, Status
 from proto.ipc.transport import Group, MessageSocket
 from proto.process import waiting
 
@@ -53,7 +53,7 @@ _HANDSHAKES = 16
 """Questions of ZeroMQ that are answered in one turn."""
 _OF_KEY = "User-Id"
 _NOW = int(zmq.DONTWAIT)
-_OVER = pack([], Status(over=True))[0]
+(_OVER,) = Packing().frames(Status(over=True))
 
 
 class RemoteError(OSError):
