@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 import structlog
@@ -37,10 +38,8 @@ class _Unbreakable:
             return len(text)
 
     def flush(self) -> None:
-        try:
+        with suppress(OSError, ValueError):
             self._stream.flush()
-        except (OSError, ValueError):
-            pass
 
 
 def chosen_format(configured: str) -> str:

@@ -195,13 +195,12 @@ class Extend(OfTopic, tag="extend"):
     result: LeaseResult | None = None
 
 
-class CursorPutArgs(_Strict):
-    cursor: Name
-    seq: Count
-
-
 class CursorGetArgs(_Strict):
     cursor: Name
+
+
+class CursorPutArgs(CursorGetArgs):
+    seq: Count
 
 
 class CursorResult(_Strict):
