@@ -171,13 +171,16 @@ class Appended(Struct, kw_only=True):
     deduped: Annotated[bool, about("whether the idempotency key was used before: this request wrote nothing")]
 
 
-class Record(Struct, gc=False, omit_defaults=True):
+class RecordHead(Struct):
     seq: _Seq = field(name="$seq")
     ts: _Millis = field(name="$ts")
     node: Annotated[str | UnsetType, about("the node, if there is one", examples=["eu-1"])] = field(
         name="$node", default=UNSET
     )
     tag: _Tag = field(name="$tag", default=UNSET)
+
+
+class Record(RecordHead, gc=False, omit_defaults=True):
     data: _Data = field(default_factory=Raw)
     meta: _Meta = UNSET
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from proto.api.answers import Appended, ClaimedJob, Performance, WatchedTopic
+from proto.api.answers import Appended, ClaimedJob, Performance, RecordHead, WatchedTopic
 from proto.api.requests import AppendRequest, WatchRequest
 from proto.model.errors import STATUS
 from proto.model.fields import U64, Name, about
@@ -26,17 +26,9 @@ _Ignored = Annotated[
 ]
 
 
-class StreamedRecord(Struct):
+class StreamedRecord(RecordHead):
     """A record of a stream, which may leave out more than a diff does."""
 
-    seq: Annotated[U64, about("seq", examples=[480101])] = field(name="$seq")
-    ts: Annotated[int, about("ms since 1970", examples=[1748450001000])] = field(name="$ts")
-    node: Annotated[str | UnsetType, about("the node, if there is one", examples=["eu-1"])] = field(
-        name="$node", default=UNSET
-    )
-    tag: Annotated[str | UnsetType, about("the tag, if asked for and there is one", examples=["tenant42:job-8800"])] = (
-        field(name="$tag", default=UNSET)
-    )
     data: Annotated[
         Raw | UnsetType,
         about(

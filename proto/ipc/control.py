@@ -25,7 +25,10 @@ any other exit the supervisor restarts the child at once.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import reduce
 from math import inf
+from operator import or_
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +51,10 @@ EXIT_DEPOSED = 4
 PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed", "elsewhere")
 HELD_ELSEWHERE = frozenset({"standby", "elsewhere"})
 """Phases in which another machine holds the shard, or none does. In `elsewhere` no process here follows it."""
+
+
+class Control(Struct, frozen=True, tag=True):
+    """A control message."""
 
 
 class ShardState(Struct, frozen=True):
@@ -125,7 +132,7 @@ class Cluster(Struct, frozen=True):
         return f"Cluster({self.machine}, {self.public})"
 
 
-class Start(Struct, frozen=True, tag=True):
+class Start(Control, frozen=True):
     """First message to a child: its whole configuration. With `keys=None` the gateway requires no key."""
 
     role: str
@@ -170,7 +177,7 @@ class Start(Struct, frozen=True, tag=True):
     """None if no other machine is to be heard or asked."""
 
 
-class Keys(Struct, frozen=True, tag=True):
+class Keys(Control, frozen=True):
     """Gateway: replace the set of known keys by these. `places` are those of `proto.ipc.gateway_page`, if there are
     several gateways."""
 
@@ -180,45 +187,42 @@ class Keys(Struct, frozen=True, tag=True):
     """Counts the reloads of the supervisor."""
 
 
-class KeysTaken(Struct, frozen=True, tag=True):
+class KeysTaken(Control, frozen=True):
     """Gateway: every request from now on is judged by the keys of this reload."""
 
     number: int
 
 
-class AuditLog(Struct, frozen=True, tag=True):
+class AuditLog(Control, frozen=True):
     """Gateway: take the newer descriptor of the audit log from `Start.audit_fds`."""
 
 
-class Shards(Struct, frozen=True, tag=True):
+class Shards(Control, frozen=True):
     states: list[ShardState]
 
 
-class Askers(Struct, frozen=True, tag=True):
+class Askers(Control, frozen=True):
     """Shard: the first incarnation of each gateway and shard that may still live, by name. See `proto.ipc.askers`."""
 
     first: dict[str, int]
 
 
-class Progress(Struct, frozen=True, tag=True):
+class Progress(Control, frozen=True):
+    """Shard: what is new of its `ShardState`. A `term` of 0 leaves it as it was."""
+
     phase: str
     done_bytes: int
     total_bytes: int
     holder: str = ""
-    """As in `ShardState`."""
     term: int = 0
-    """As in `ShardState`. 0 leaves it as it was."""
     damage: str = ""
-    """As in `ShardState`."""
     holder_at: str = ""
-    """As in `ShardState`."""
     holder_key: str = ""
-    """As in `ShardState`."""
     holder_term: int = 0
     """As in `Holder`."""
 
 
-class Members(Struct, frozen=True, tag=True):
+class Members(Control, frozen=True):
     """Roster, shard and gateway: the machines whose askers are heard, by public key."""
 
     machines: dict[str, str]
@@ -238,7 +242,7 @@ class Step(Struct, frozen=True):
     """What the shard is to do: `saving`, `refusing` or `ending`."""
 
 
-class StepDone(Struct, frozen=True, tag=True):
+class StepDone(Control, frozen=True):
     """Shard: it has done a step."""
 
     move: int
@@ -246,7 +250,7 @@ class StepDone(Struct, frozen=True, tag=True):
     """`saved`, `shipped` or `ended`."""
 
 
-class Followed(Struct, frozen=True, tag=True):
+class Followed(Control, frozen=True):
     """Shard in phase `standby`: by how many seconds it is behind the log of its holder."""
 
     lag_s: float
@@ -261,7 +265,7 @@ class Holder(Struct, frozen=True):
     term: int = 0
 
 
-class Placement(Struct, frozen=True, tag=True):
+class Placement(Control, frozen=True):
     """Roster: what it has decided. Before the first one, no shard is to be claimed."""
 
     ranks: list[float]
@@ -278,7 +282,7 @@ class Placement(Struct, frozen=True, tag=True):
     """The shards that are moved between machines, or are to be next."""
 
 
-class Orders(Struct, frozen=True, tag=True):
+class Orders(Control, frozen=True):
     """Shard: what the roster has decided about it."""
 
     rank: float
@@ -289,7 +293,7 @@ class Orders(Struct, frozen=True, tag=True):
     """Whether the shard is moved, or is to be next: the log's end, and the next term, are looked for often."""
 
 
-class Local(Struct, frozen=True, tag=True):
+class Local(Control, frozen=True):
     """Roster: what the shards of this machine have reported, and what an operator asks for."""
 
     lags: dict[int, float]
@@ -299,43 +303,43 @@ class Local(Struct, frozen=True, tag=True):
     leaving: bool = False
 
 
-class Ready(Struct, frozen=True, tag=True): ...
+class Ready(Control, frozen=True): ...
 
 
-class Complete(Struct, frozen=True, tag=True):
+class Complete(Control, frozen=True):
     """Gateway: every shard serves and has answered the gateway, except those in phase `failed`; at least one serves.
     Sent once per gateway process."""
 
 
-class Drain(Struct, frozen=True, tag=True):
+class Drain(Control, frozen=True):
     """Gateway: refuse new work, finish what is in flight, answer `Drained`."""
 
 
-class Retire(Struct, frozen=True, tag=True):
+class Retire(Control, frozen=True):
     """Gateway: others serve new clients from now on. Accept no connection, serve what comes on those that are open, end
     each after its response, answer `Drained`."""
 
 
-class Drained(Struct, frozen=True, tag=True): ...
+class Drained(Control, frozen=True): ...
 
 
-class Stop(Struct, frozen=True, tag=True):
+class Stop(Control, frozen=True):
     """Shard: sync, close, exit 0. Gateway: exit 0."""
 
 
-class TakeOver(Struct, frozen=True, tag=True):
+class TakeOver(Control, frozen=True):
     """Shard: take the shard over, whichever machine holds it."""
 
 
-class Ping(Struct, frozen=True, tag=True): ...
+class Ping(Control, frozen=True): ...
 
 
-class Pong(Struct, frozen=True, tag=True):
+class Pong(Control, frozen=True):
     figures: GatewayFigures | None = None
     """Of a gateway."""
 
 
-class FiguresWanted(Struct, frozen=True, tag=True):
+class FiguresWanted(Control, frozen=True):
     """Gateway: what it counts itself, and a question for the others. `number` counts its questions."""
 
     number: int
@@ -346,7 +350,7 @@ class FiguresWanted(Struct, frozen=True, tag=True):
     """The shards that have not answered to it."""
 
 
-class OtherFigures(Struct, frozen=True, tag=True):
+class OtherFigures(Control, frozen=True):
     """Supervisor: the answer to the gateway's last question, of that `number`."""
 
     number: int
@@ -357,7 +361,7 @@ class OtherFigures(Struct, frozen=True, tag=True):
     """What all shards have counted, see `ShardFigures.counters`."""
 
 
-class Suspected(Struct, frozen=True, tag=True):
+class Suspected(Control, frozen=True):
     """Gateway: a process of a shard died over requests of another gateway, see `proto.ipc.suspects`. Supervisor: over
     requests of this one."""
 
@@ -366,41 +370,13 @@ class Suspected(Struct, frozen=True, tag=True):
     prints: list[str]
 
 
-class Failed(Struct, frozen=True, tag=True):
+class Failed(Control, frozen=True):
     message: str
 
 
-Control = (
-    Start
-    | Keys
-    | KeysTaken
-    | AuditLog
-    | Shards
-    | Askers
-    | Progress
-    | Members
-    | StepDone
-    | Followed
-    | Placement
-    | Orders
-    | Local
-    | Ready
-    | Complete
-    | Drain
-    | Retire
-    | Drained
-    | Stop
-    | TakeOver
-    | Ping
-    | Pong
-    | FiguresWanted
-    | OtherFigures
-    | Suspected
-    | Failed
-)
 REPORTS = (Pong, KeysTaken, FiguresWanted, Suspected, Members, Placement, Followed, StepDone)
 """Messages of a child that concern others."""
-_decode = msgspec.msgpack.Decoder(Control).decode
+_decode: Callable[[bytes], Control] = msgspec.msgpack.Decoder(reduce(or_, Control.__subclasses__())).decode
 
 
 class ControlError(ProtoError):

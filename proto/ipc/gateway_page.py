@@ -84,14 +84,12 @@ class Page:
 
     def places(self, digests: Iterable[bytes]) -> list[int]:
         """The place of each key; -1 for those that came when all places were given."""
-        return [self._place(digest) for digest in digests]
-
-    def _place(self, digest: bytes) -> int:
-        if digest not in self._places:
-            if len(self._places) == MOST_KEYS:
-                return -1
-            self._places[digest] = len(self._places)
-        return self._places[digest]
+        found = []
+        for digest in digests:
+            if len(self._places) < MOST_KEYS:
+                self._places.setdefault(digest, len(self._places))
+            found.append(self._places.get(digest, -1))
+        return found
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -344,23 +344,19 @@ class Link:
             unsent = pending.id in self._queue
             self.abandon(pending)
             if unsent:
-                pending.resolve(
-                    not_ready(
-                        f"shard {self.state.index} does not take its requests in time; this one never reached it",
-                        shard=self.state.index,
-                        outcome="not_done",
-                    )
-                )
+                self._give_up(pending, "does not take its requests in time; this one never reached it", "not_done")
                 continue
             _log.warning("shard_silent", shard=self.state.index, request=pending.id)
-            pending.resolve(
-                not_ready(
-                    f"shard {self.state.index} has not answered in time; the request may have taken effect, and will "
-                    "not any more if it has not",
-                    shard=self.state.index,
-                    outcome="unknown",
-                )
+            self._give_up(
+                pending,
+                "has not answered in time; the request may have taken effect, and will not any more if it has not",
+                "unknown",
             )
+
+    def _give_up(self, pending: Pending, why: str, outcome: str) -> None:
+        """End a request with `503`. `why` follows the number of the shard."""
+        index = self.state.index
+        pending.resolve(not_ready(f"shard {index} {why}", shard=index, outcome=outcome))
 
     def end_parked(self) -> None:
         for pending in [p for p in self.waiting.values() if p.parked]:
@@ -378,12 +374,8 @@ class Link:
         self.scope.cancel()
         waiting, self.waiting = self.waiting, {}
         for pending in waiting.values():
-            was_sent = pending.id not in unsent
-            known = "it answered; the request may have taken effect" if was_sent else "the request was sent"
-            pending.resolve(
-                not_ready(
-                    f"shard {self.state.index} went away before {known}",
-                    shard=self.state.index,
-                    outcome="unknown" if was_sent else "not_done",
-                )
-            )
+            if pending.id in unsent:
+                self._give_up(pending, "went away before the request was sent", "not_done")
+            else:
+                why = "went away before it answered; the request may have taken effect"
+                self._give_up(pending, why, "unknown")

@@ -237,14 +237,6 @@ _encode, _encode_into = _encoder.encode, _encoder.encode_into
 _decode = msgspec.msgpack.Decoder(Packet, dec_hook=_of_plain).decode
 
 
-def pack(messages: Sequence[Message], status: Status = NO_STATUS) -> list[bytes]:
-    """The frames of a packet with these messages."""
-    packing = Packing()
-    for message in messages:
-        packing.add(message)
-    return packing.frames(status)
-
-
 def unpack(frames: Sequence[bytes]) -> Packet:
     """Decode a packet, without routing frames. Raises `MessageError`."""
     try:

@@ -122,20 +122,20 @@ class CursorList(Operation[Page], tag="cursor_list", frozen=True):
     after: str = ""
 
 
-class AllCursors(Operation[Page], tag="all_cursors", frozen=True):
+class Listing(Operation[Page], frozen=True):
+    """Request for a page of the names with `prefix`, after the last one of the page before."""
+
+    page_size: int
+    after: str = ""
+    prefix: str = ""
+    prefixes: Names = ()
+
+
+class AllCursors(Listing, tag="all_cursors", frozen=True):
     """The names of the page, and `after`, are those of `proto.model.names.place_of_cursor`."""
 
-    page_size: int
-    after: str = ""
-    prefix: str = ""
-    prefixes: Names = ()
 
-
-class ListTopics(Operation[Page], tag="list", frozen=True):
-    page_size: int
-    after: str = ""
-    prefix: str = ""
-    prefixes: Names = ()
+class ListTopics(Listing, tag="list", frozen=True):
     touch: bool = False
 
 
@@ -282,11 +282,7 @@ class RouterGet(Operation[RouterFound], tag="router_get", frozen=True):
     router: str
 
 
-class RouterList(Operation[Page], tag="router_list", frozen=True):
-    page_size: int
-    after: str = ""
-    prefix: str = ""
-    prefixes: Names = ()
+class RouterList(Listing, tag="router_list", frozen=True):
     source: str = ""
     dest: str = ""
 

@@ -29,15 +29,13 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-import structlog
 import trio
 import zmq
 from msgspec import Struct
-from structlog.typing import FilteringBoundLogger
 from zmq.utils import z85
 
 from proto.ipc.askers import machine_of
-from proto.ipc.message import NoMore, Status, pack
+from proto.ipc.message import NoMore, Packing, Status
 from proto.ipc.transport import Group, MessageSocket
 from proto.process import waiting
 
@@ -55,8 +53,7 @@ _HANDSHAKES = 16
 """Questions of ZeroMQ that are answered in one turn."""
 _OF_KEY = "User-Id"
 _NOW = int(zmq.DONTWAIT)
-_OVER = pack([], Status(over=True))[0]
-_log: FilteringBoundLogger = structlog.get_logger()
+(_OVER,) = Packing().frames(Status(over=True))
 
 
 class RemoteError(OSError):

@@ -44,14 +44,13 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse(decode: Callable[[bytes], T], body: bytes, most: int = MAX_MASKED_BYTES) -> T:
+def parse(decode: Callable[[bytes], T], body: bytes) -> T:
     """Apply a msgspec decoder to a body. Raises `400 invalid_request`.
 
-    An empty body counts as `{}`. A body with lone surrogate escapes may have up to `most` bytes. The caller has the
-    nesting of what it keeps checked.
+    An empty body counts as `{}`. The caller has the nesting of what it keeps checked.
     """
     try:
-        return _decoded(decode, body, most)[0]
+        return _decoded(decode, body, MAX_MASKED_BYTES)[0]
     except msgspec.DecodeError as error:
         raise _refused(error, decode) from None
 
@@ -71,25 +70,22 @@ class Form(Generic[T]):
         self._keeps_values = keeps_values
 
     def read(self, body: bytes, most: int = MAX_MASKED_BYTES) -> tuple[T, list[str]]:
-        """The value and the names of ignored fields; `most` as in `parse`. Raises `400 invalid_request`."""
+        """The value and the names of ignored fields. A body with lone surrogate escapes may have up to `most` bytes.
+        Raises `400 invalid_request`."""
         try:
             value, _ = _decoded(self._strict, body, most)
             if not self._keeps_values:
                 check(body)
             return value, []
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             if not str(error).startswith(UNKNOWN):
                 raise _refused(error, self._strict) from None
-        except msgspec.DecodeError as error:
-            raise _refused(error, self._strict) from None
         try:
             value, mask = _decoded(self._loose, body, most)
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:  # of the configuration, or of the syntax after the unknown field
             if self._configuration is None or not str(error).startswith(UNKNOWN):
                 raise _refused(error, self._loose) from None
             raise self._misspelt(body, self._configuration) from None
-        except msgspec.DecodeError as error:  # a syntax error after the unknown field
-            raise _refused(error, self._loose) from None
         check(body)
         assert self._names is not None
         return value, self._names.found(*((body, str) if mask is None else (mask.text, _written(mask))))
@@ -97,7 +93,7 @@ class Form(Generic[T]):
     def _misspelt(self, body: bytes, configuration: type[Struct]) -> TopicsError:
         """The error for an unknown field of the configuration, or for a syntax error after it."""
         try:
-            members = _few_members(body)
+            members = _named(body) if body.count(b":") <= MAX_COLONS else {}
             if not self._whole and "config" in members:
                 members = _named(bytes(members["config"]))
         except msgspec.DecodeError as error:
@@ -117,11 +113,6 @@ def unknown_field(name: str, known: tuple[str, ...]) -> TopicsError:
     if near:
         return invalid(f"{message}; did you mean {near[0]}?", field=name, did_you_mean=near[0])
     return invalid(f"{message}; there are {', '.join(known)}", field=name)
-
-
-def _few_members(body: bytes) -> dict[str, Raw]:
-    """The top-level fields of the body; empty if it has more than `MAX_COLONS` colons."""
-    return _named(body) if body.count(b":") <= MAX_COLONS else {}
 
 
 def _named(body: bytes) -> dict[str, Raw]:

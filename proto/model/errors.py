@@ -1,4 +1,4 @@
-"""Error codes: one enum, one table from code to HTTP status, one exception that carries them.
+"""Error codes: one enum, which is the table from code to HTTP status, and one exception that carries them.
 
 A `TopicsError` raised in a shard reaches the gateway as fields of the reply header. The gateway renders every error in
 one place, so that each has the body `{"error": {"code", "message", "detail"?}}`.
@@ -13,60 +13,43 @@ from proto.errors import ProtoError
 
 
 class ErrorCode(StrEnum):
-    """Stable, machine-readable codes that clients branch on."""
+    """Stable, machine-readable codes that clients branch on, each with its HTTP status."""
 
-    INVALID_REQUEST = "invalid_request"
-    BATCH_TOO_LARGE = "batch_too_large"
-    RECORD_TOO_LARGE = "record_too_large"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not_found"
-    TOPIC_NOT_FOUND = "topic_not_found"
-    ROUTER_NOT_FOUND = "router_not_found"
-    CURSOR_NOT_FOUND = "cursor_not_found"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    NOT_ACCEPTABLE = "not_acceptable"
-    REQUEST_TIMEOUT = "request_timeout"
-    ROUTER_CYCLE = "router_cycle"
-    TOPIC_EXISTS_INCOMPATIBLE = "topic_exists_incompatible"
-    TOPIC_NOT_EMPTY = "topic_not_empty"
-    NOT_A_QUEUE = "not_a_queue"
-    PAYLOAD_TOO_LARGE = "payload_too_large"
-    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
-    TOPIC_FULL = "topic_full"
-    THROTTLED = "throttled"
-    HEADERS_TOO_LARGE = "headers_too_large"
-    INTERNAL = "internal"
-    NOT_READY = "not_ready"
-    SHUTTING_DOWN = "shutting_down"
+    status: int
+
+    def __new__(cls, word: str, status: int) -> ErrorCode:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.status = status
+        return member
+
+    INVALID_REQUEST = "invalid_request", 400
+    BATCH_TOO_LARGE = "batch_too_large", 400
+    RECORD_TOO_LARGE = "record_too_large", 400
+    UNAUTHORIZED = "unauthorized", 401
+    FORBIDDEN = "forbidden", 403
+    NOT_FOUND = "not_found", 404
+    TOPIC_NOT_FOUND = "topic_not_found", 404
+    ROUTER_NOT_FOUND = "router_not_found", 404
+    CURSOR_NOT_FOUND = "cursor_not_found", 404
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405
+    NOT_ACCEPTABLE = "not_acceptable", 406
+    REQUEST_TIMEOUT = "request_timeout", 408
+    ROUTER_CYCLE = "router_cycle", 409
+    TOPIC_EXISTS_INCOMPATIBLE = "topic_exists_incompatible", 409
+    TOPIC_NOT_EMPTY = "topic_not_empty", 409
+    NOT_A_QUEUE = "not_a_queue", 409
+    PAYLOAD_TOO_LARGE = "payload_too_large", 413
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415
+    TOPIC_FULL = "topic_full", 422
+    THROTTLED = "throttled", 429
+    HEADERS_TOO_LARGE = "headers_too_large", 431
+    INTERNAL = "internal", 500
+    NOT_READY = "not_ready", 503
+    SHUTTING_DOWN = "shutting_down", 503
 
 
-STATUS: dict[ErrorCode, int] = {
-    ErrorCode.INVALID_REQUEST: 400,
-    ErrorCode.BATCH_TOO_LARGE: 400,
-    ErrorCode.RECORD_TOO_LARGE: 400,
-    ErrorCode.UNAUTHORIZED: 401,
-    ErrorCode.FORBIDDEN: 403,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.TOPIC_NOT_FOUND: 404,
-    ErrorCode.ROUTER_NOT_FOUND: 404,
-    ErrorCode.CURSOR_NOT_FOUND: 404,
-    ErrorCode.METHOD_NOT_ALLOWED: 405,
-    ErrorCode.NOT_ACCEPTABLE: 406,
-    ErrorCode.REQUEST_TIMEOUT: 408,
-    ErrorCode.ROUTER_CYCLE: 409,
-    ErrorCode.TOPIC_EXISTS_INCOMPATIBLE: 409,
-    ErrorCode.TOPIC_NOT_EMPTY: 409,
-    ErrorCode.NOT_A_QUEUE: 409,
-    ErrorCode.PAYLOAD_TOO_LARGE: 413,
-    ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
-    ErrorCode.TOPIC_FULL: 422,
-    ErrorCode.THROTTLED: 429,
-    ErrorCode.HEADERS_TOO_LARGE: 431,
-    ErrorCode.INTERNAL: 500,
-    ErrorCode.NOT_READY: 503,
-    ErrorCode.SHUTTING_DOWN: 503,
-}
+STATUS = {code: code.status for code in ErrorCode}
 
 
 class TopicsError(ProtoError):
@@ -92,7 +75,7 @@ class TopicsError(ProtoError):
 
     @property
     def status(self) -> int:
-        return STATUS[self.code]
+        return self.code.status
 
 
 def invalid(message: str, **detail: Any) -> TopicsError:

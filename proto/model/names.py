@@ -22,7 +22,7 @@ def is_topic(name: str) -> bool:
 def check_topic(name: str, what: str = "topic name") -> str:
     """Return `name`, or raise `400 invalid_request`. The gateway sends no other names to a shard."""
     if TOPIC.fullmatch(name) is None:
-        raise bad_name(name, what)
+        raise _bad(name, what, "topic")
     return name
 
 
@@ -53,14 +53,13 @@ def is_place_of_cursor(place: str) -> bool:
 def check_router(name: str) -> str:
     """Return `name`, or raise `400 invalid_request`."""
     if ROUTER.fullmatch(name) is None:
-        shown = name if len(name) <= 64 else name[:64] + "…"
-        raise invalid(f"router name {shown!r} is not valid: {RULE}; > is allowed, too", field="router")
+        raise _bad(name, "router name", "router", "; > is allowed, too")
     return name
 
 
-def bad_name(name: str, what: str) -> TopicsError:
+def _bad(name: str, what: str, field: str, more: str = "") -> TopicsError:
     shown = name if len(name) <= 64 else name[:64] + "…"
-    return invalid(f"{what} {shown!r} is not valid: {RULE}", field="topic")
+    return invalid(f"{what} {shown!r} is not valid: {RULE}{more}", field=field)
 
 
 def shard_of(name: str, shards: int) -> int:

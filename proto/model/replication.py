@@ -19,18 +19,11 @@ ReplicationName = Literal["async", "sync"]
 
 
 class Replication(Enum):
-    ASYNC = "async", False
-    SYNC = "sync", True
+    ASYNC = "async"
+    SYNC = "sync"
 
-    def __new__(cls, name: ReplicationName, *promises: object) -> Replication:
-        member = object.__new__(cls)
-        member._value_ = name
-        return member
-
-    def __init__(self, name: ReplicationName, awaited: bool) -> None:
-        self.awaited = awaited
+    @property
+    def awaited(self) -> bool:
         """Changes that wait for a sync also wait for the bucket, so parts leave at once, a holder that cannot reach the
         bucket answers nothing, and another machine takes over by itself."""
-
-
-BY_NAME = {replication.value: replication for replication in Replication}
+        return self is Replication.SYNC

@@ -136,10 +136,8 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
         fields["durability"] = BY_NAME[fields["durability"]]
     elif "durable" in fields:
         fields["durability"] = Durability.FSYNC if fields["durable"] else Durability.DISK
-    base = current or TopicConfig()
-    config = msgspec.structs.replace(base, **fields)
-    config = msgspec.structs.replace(config, durable=config.durability.acks_synced)
-    return config
+    config = msgspec.structs.replace(current or TopicConfig(), **fields)
+    return msgspec.structs.replace(config, durable=config.durability.acks_synced)
 
 
 def as_map(config: TopicConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 import structlog
@@ -37,10 +38,8 @@ class _Unbreakable:
             return len(text)
 
     def flush(self) -> None:
-        try:
+        with suppress(OSError, ValueError):
             self._stream.flush()
-        except (OSError, ValueError):
-            pass
 
 
 def chosen_format(configured: str) -> str:
@@ -82,6 +81,29 @@ def _shown_values(logger: Any, method: str, fields: Any) -> Any:
     return fields
 
 
+def _renderers() -> dict[str, list[Any]]:
+    """What makes a line of its fields, by the form of the log."""
+    return {
+        # The default traceback formatter shows local variables, and those hold payloads.
+        "console": [
+            _shown_values,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
+        "logfmt": [
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+            _shown,
+        ],
+        "journal": [
+            # The journal has its own timestamp.
+            _without_timestamp,
+            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+            _shown,
+            _with_priority,
+        ],
+        "json": [structlog.processors.JSONRenderer(), _shown],
+    }
+
+
 def configure(process: str, level: str | None = None, form: str | None = None) -> Any:
     """Configure logging of this process and return its logger. `form` is console, logfmt, journal or json. A `level` or
     `form` of None is taken from the environment."""
@@ -91,28 +113,6 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
     if process != "supervisor":  # which parses nothing of strangers
         traceback = tracebacks.rendered
         tracebacks.install()
-    renderers: dict[str, list[Any]] = {
-        # The default traceback formatter shows local variables, and those hold payloads.
-        "console": [
-            traceback,
-            _shown_values,
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-        ],
-        "logfmt": [
-            traceback,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
-            _shown,
-        ],
-        "journal": [
-            traceback,
-            # The journal has its own timestamp.
-            _without_timestamp,
-            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
-            _shown,
-            _with_priority,
-        ],
-        "json": [traceback, structlog.processors.JSONRenderer(), _shown],
-    }
     stream: Any = _Unbreakable(sys.stderr)
     repeats = Repeats(lambda method, event, fields: getattr(structlog.get_logger(), method)(event, **fields))
     atexit.register(repeats.flush, everything=True)
@@ -125,7 +125,8 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
             with_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *renderers[form],
+            traceback,
+            *_renderers()[form],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         # Writes a line and its newline in one call, because all processes write to the same stream.

@@ -63,12 +63,12 @@ class Repeats:
             # The first line had the traceback; `exc_info` would refer to another exception when this line is written.
             kind.fields.pop("exc_info", None)
             if self._timer and not self._waiting:
-                self._waiting = True
-                self._wake_in(max(kind.ends_at - now, 0.1))
+                self._wake_in(kind.ends_at - now)
         raise structlog.DropEvent
 
     def _wake_in(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self.flush)
+        self._waiting = True
+        timer = threading.Timer(max(seconds, 0.1), self.flush)
         timer.daemon = True
         timer.start()
 
@@ -86,8 +86,7 @@ class Repeats:
                     del self._kinds[name]
             waiting = [kind.ends_at for kind in self._kinds.values() if kind.count]
             if waiting and self._timer:
-                self._waiting = True
-                self._wake_in(max(min(waiting) - now, 0.1))
+                self._wake_in(min(waiting) - now)
         for kind in due:
             event = str(kind.fields.pop("event", ""))
             self._write(kind.method, event, {**kind.fields, REPEATED: kind.count})

@@ -18,7 +18,7 @@ import trio
 
 from proto.ipc.control import Orders, ShardState, Start
 from proto.model.limits import Limits
-from proto.model.replication import BY_NAME
+from proto.model.replication import Replication
 from shardd.clock import SystemClock
 from shardd.errors import ShardError
 from shardd.shard import Shard
@@ -66,7 +66,7 @@ class Copy:
         self._start = start
         self._path = path
         self._limits = limits
-        self._mode = BY_NAME[limits.replication]
+        self._mode = Replication(limits.replication)
         self.disk = RealDisk()
         """The state on which the shard is to be opened."""
         self.role: Role | None = None

@@ -8,7 +8,8 @@ from typing import Any
 
 from proto.model.names import is_topic
 from proto.wire import rog, walrus
-from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, Steps, parse_all
+from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, Steps
+from tests.support.parsed import parse_all
 
 ROG_LIMIT = 300
 """Bytes. Small, so that inputs of a few hundred bytes exceed it."""

@@ -12,11 +12,11 @@ from gateway.contract.operations import OPERATIONS
 from gateway.streams.asyncapi import COMMANDS as DOCUMENTED
 from gateway.streams.asyncapi import op_of
 from proto.wire import rog, walrus
-from proto.wire.byte_parser import parse_all
 from tests.mutation import sweeps
 from tests.mutation.examples import COMMANDS, EXAMPLES, ROG, WALRUS
 from tests.mutation.judge import Judge
 from tests.mutation.scene import scene
+from tests.support.parsed import parse_all
 
 
 def test_every_operation_has_an_example_and_there_are_no_others() -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 
-from proto.ipc import control, message
+from proto.ipc import control
 from proto.ipc.control import (
     Cluster,
     ControlError,
@@ -46,6 +46,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 from proto.model.limits import Limits
 from tests.mutation import values
+from tests.support.packed import pack
 
 SEED = int(os.environ.get("TOPICS_TEST_SEED", "7"))
 EDITS = 60
@@ -196,7 +197,7 @@ def test_requests_and_replies_at_the_edges_of_their_types_arrive_or_fail_their_s
 @pytest.mark.parametrize("bent", [Request(-1, Ping()), Request(-(2**63), Ping()), Taken(-1)])
 def test_a_negative_number_is_none_of_ours(bent: Request[Any] | Taken) -> None:
     with pytest.raises(MessageError):
-        unpack(message.pack([bent]))
+        unpack(pack([bent]))
 
 
 def packets() -> Iterator[list[bytes]]:
@@ -205,10 +206,10 @@ def packets() -> Iterator[list[bytes]]:
         Request(number, kind(**{f.name: plain(f.type) for f in msgspec.structs.fields(kind)}), "t", b"{}")
         for number, kind in enumerate(row.request for row in TABLE)
     ]
-    yield message.pack([*requests, Cancel(5), Taken(7), NoMore()])
-    yield message.pack([requests[0], Request(1, Ping(), "t", b"x" * 9000)])
+    yield pack([*requests, Cancel(5), Taken(7), NoMore()])
+    yield pack([requests[0], Request(1, Ping(), "t", b"x" * 9000)])
     error = TopicsError(ErrorCode.TOPIC_FULL, "m", {"a": [1]}, retry_after_ms=5)
-    yield message.pack([Reply(1, b"{}", performance={"a": 1.5}), Reply(2, error=error), Parked(3)], Status(1, 2, 3))
+    yield pack([Reply(1, b"{}", performance={"a": 1.5}), Reply(2, error=error), Parked(3)], Status(1, 2, 3))
 
 
 def refused(frames: list[bytes]) -> None:
@@ -251,7 +252,7 @@ SHARD = ShardFigures(
 
 
 def controls() -> Iterator[bytes]:
-    for kind in get_args(control.Control):
+    for kind in control.Control.__subclasses__():
         fields = {"role": "shard", "limits": Limits(), "keys": [], "states": [], "message": "m", "phase": "open"}
         fields |= {"done_bytes": 1, "total_bytes": 2, "first": {"g0": 1}}
         fields |= {"shard": 1, "incarnation": 2, "prints": ["p"]}

@@ -13,7 +13,7 @@ import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -106,7 +106,7 @@ def _blocking(
     return functools.update_wrapper(call, method)
 
 
-class _Items(Generic[I_co]):
+class _Items(Iterator[I_co], Generic[I_co]):
     """The blocking form of an iterator. It is closed when it is collected, and keeps its client from that."""
 
     def __init__(self, client: Client, items: Any) -> None:
@@ -114,9 +114,6 @@ class _Items(Generic[I_co]):
         self._items = items
         self._lock = threading.Lock()
         weakref.finalize(self, _dropped.append, functools.partial(client._loop.soon, items.aclose))
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> I_co:
         with self._lock:  # threads may share an iterator

@@ -42,12 +42,8 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 log = logging.getLogger("topics_client.connection")
 _ours = ContextVar("topics_client_request", default=False)
 
-
-def _of_others(record: logging.LogRecord) -> bool:
-    return not _ours.get()
-
-
-logging.getLogger("httpx").addFilter(_of_others)  # its line for each request is for programs that use httpx themselves
+# Its line for each request is for programs that use httpx themselves.
+logging.getLogger("httpx").addFilter(lambda _: not _ours.get())
 
 
 class Pauses:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from topics_client.connection import Connection, segment
 from topics_client.errors import DecodeError, GapError
@@ -37,7 +37,7 @@ def typed(record: Record, read: Reader) -> Any:
         raise DecodeError(record, error) from error
 
 
-class Reading(Generic[I_co]):
+class Reading(AsyncIterator[I_co], Generic[I_co]):
     """An iterator of the records after a position, to the head; with `wait_ms` until nothing came for that long.
 
     `seq` is the position: the seq of the last item that the iterator gave. `head_seq` is that of the last page.
@@ -70,9 +70,6 @@ class Reading(Generic[I_co]):
         self._page: deque[Any] = deque()
         self._after_page = self.seq
         self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> I_co:
         if not (self.waiting or await self.fill()):

@@ -74,7 +74,7 @@ class EventLines:
                 self._fields, self._data = {}, []
 
 
-class Tail(Generic[I_co]):
+class Tail(AsyncIterator[I_co], Generic[I_co]):
     """An iterator of records as they are written, of one topic or of many. Use it as a context manager.
 
     `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions:
@@ -129,9 +129,6 @@ class Tail(Generic[I_co]):
         self._pauses = Pauses(None, connection.service)
         self._begun = False
         self._opened = False
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __aenter__(self) -> Self:
         """Make the session, so that records written from now on are given."""

@@ -202,11 +202,11 @@ class Log:
         Explained is for ever, so chains of such seqs are remembered and passed over in one step.
         """
         everything = self.cuts.get(None)
-        at = max(first, everything.maybe[-1][1]) if everything and everything.maybe else first
+        at = max(first, everything.before(NEVER_NS)) if everything else first
         passed = []
         while at <= last:
             further = self._skip.get(at)
-            if further is None and not self._gone(at, None, batches):
+            if further is None and not self._gone(at, NEVER_NS, batches):
                 break
             passed.append(at)
             at = further or at + 1
@@ -222,19 +222,15 @@ class Log:
             at += 1
         return min(at, hole.last + 1)
 
-    def _gone(self, seq: int, end_ns: int | None, batches: dict[str, Batch]) -> bool:
-        """Whether an ack or a deletion by tag may have removed a record, before a moment if there is one."""
-        started = self.finished.get(seq)
-        if started is not None and (end_ns is None or started < end_ns):
+    def _gone(self, seq: int, end_ns: int, batches: dict[str, Batch]) -> bool:
+        """Whether an ack or a deletion by tag that began before a moment may have removed a record."""
+        if self.finished.get(seq, end_ns) < end_ns:
             return True
         if len(self.cuts) <= (None in self.cuts):
             return False
         tag = self.tag_of(seq, batches)
         tags = self.ghosts if seq not in self.at else {tag} if tag is not None else set()
-        for cut in (self.cuts[each] for each in tags & self.cuts.keys()):
-            if seq < (cut.maybe[-1][1] if end_ns is None else cut.before(end_ns)):
-                return True
-        return False
+        return any(seq < self.cuts[each].before(end_ns) for each in tags & self.cuts.keys())
 
     def tag_of(self, seq: int, batches: dict[str, Batch]) -> str | None:
         """Of a copy, that of its original: a router without `preserve_tag` copied the record without it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
@@ -196,13 +195,12 @@ class Extend(OfTopic, tag="extend"):
     result: LeaseResult | None = None
 
 
-class CursorPutArgs(_Strict):
-    cursor: Name
-    seq: Count
-
-
 class CursorGetArgs(_Strict):
     cursor: Name
+
+
+class CursorPutArgs(CursorGetArgs):
+    seq: Count
 
 
 class CursorResult(_Strict):
@@ -366,14 +364,3 @@ class Writer:
         """Write the end. A history without it is refused as truncated."""
         self._write(End(self._count, self._digest.hexdigest()))
         self._file.flush()
-
-
-def write_history(
-    path: Path, topics: dict[str, Topic], routers: Iterable[Router], operations: Iterable[Operation]
-) -> None:
-    """Write a whole history, sorted by the ends of its operations."""
-    with path.open("wb") as file:
-        writer = Writer(file, topics, routers)
-        for operation in sorted(operations, key=lambda each: each.end_ns):
-            writer.write(operation)
-        writer.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proto.ipc.message import Message, Reply, Request, pack, unpack
+from proto.ipc.message import Message, Reply, Request, unpack
 from proto.ipc.operations import DeleteRecords
 from proto.model.errors import ErrorCode, TopicsError
 from tests.support.asked import operation
 from tests.support.harness import Harness
+from tests.support.packed import pack
 
 WRITE = b'{"records":[{"data":1}]}'
 

@@ -25,11 +25,11 @@ from proto.ipc.message import (
     Request,
     Status,
     Taken,
-    pack,
     unpack,
 )
 from proto.ipc.operations import TABLE, Ping, Sampled, StateGet
 from proto.model.errors import ErrorCode, TopicsError
+from tests.support.packed import pack
 
 pack_any = msgspec.msgpack.encode
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

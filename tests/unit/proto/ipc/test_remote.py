@@ -12,9 +12,10 @@ import trio
 import zmq
 
 from proto.ipc import remote
-from proto.ipc.message import Cancel, Packet, Reply, Status, pack
+from proto.ipc.message import Cancel, Packet, Reply, Status
 from proto.ipc.remote import KeyPair, RemoteDealer, RemoteError, RemoteRouter
 from proto.ipc.transport import Group
+from tests.support.packed import pack
 
 PATIENCE_S = 60
 LOCAL = "127.0.0.1:0"

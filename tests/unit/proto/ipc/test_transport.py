@@ -12,9 +12,10 @@ import structlog
 import trio
 import zmq
 
-from proto.ipc.message import NO_STATUS, Cancel, Message, Packet, Reply, Request, Status, pack
+from proto.ipc.message import NO_STATUS, Cancel, Message, Packet, Reply, Request, Status
 from proto.ipc.operations import StateGet
 from proto.ipc.transport import MAX_PACKET, MAX_TICK, PACKET_BYTES, Group, MessageSocket
+from tests.support.packed import pack
 
 
 def messages_of(group: Group) -> list[Message]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proto.ipc.message import Request, pack, unpack
+from proto.ipc.message import Request, unpack
 from proto.ipc.operations import StateGet
 from proto.process import trace
+from tests.support.packed import pack
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

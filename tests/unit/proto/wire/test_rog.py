@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from proto.wire import rog
-from proto.wire.byte_parser import ProtocolError, parse_all
+from proto.wire.byte_parser import ProtocolError
 from tests.fuzz.targets import ROG_LIMIT
+from tests.support.parsed import parse_all
 
 
 def read_rog(data: bytes) -> list[rog.Command | ProtocolError]:

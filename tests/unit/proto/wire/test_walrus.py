@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from proto.wire import walrus
-from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, parse_all
+from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip
+from tests.support.parsed import parse_all
 
 
 def frame(text: str | bytes) -> bytes:

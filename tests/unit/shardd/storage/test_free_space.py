@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from gateway.api.health import ready
 from gateway.shards.client import Shards
-from proto.ipc.message import Status, pack, unpack
+from proto.ipc.message import Status, unpack
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.storage.disk import RealDisk
 from shardd.storage.free_space import LOOK_INTERVAL, PER_RECORD
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
+from tests.support.packed import pack
 from tests.support.routed import Net
 
 LEAST = 1000
