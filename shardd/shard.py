@@ -1,6 +1,5 @@
-"""The shard: recovery, requests and stop. It has no sockets, no event loop and no clock of its own. `assembly` makes its
-parts, `handlers` maps operations to them, `checkpoint_control` has its checkpoints, `restoring` what it makes again
-after a start.
+"""The shard: recovery, requests and stop. It has no sockets, no event loop and no clock of its own. `assembly` has its
+parts, `handlers` what they do, `checkpoint_control` its checkpoints, `restoring` what it makes again after a start.
 
 `handle` takes a request and answers it by calling `respond`: at once, after the next `flush`, or after a sync. Changes
 are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).

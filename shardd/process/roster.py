@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,11 +205,8 @@ async def _obey(link: ControlLink, process: RosterProcess) -> None:
 
 async def main(descriptor: int) -> int:
     """Keep the roster until the supervisor sends `Stop`. Returns the exit status."""
-    link = ControlLink.inherited(descriptor)
-    try:
+    async with aclosing(ControlLink.inherited(descriptor)) as link:
         return await _keep(link)
-    finally:
-        await link.aclose()
 
 
 async def _keep(link: ControlLink) -> int:
