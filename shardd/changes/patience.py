@@ -10,28 +10,27 @@ A parked request is not late: it waits for something else. It is watched again w
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from proto.ipc.message import Message, Reply
 from proto.model.errors import TopicsError, not_ready
-from shardd.changes.transactions import Respond
+from shardd.changes.containment import Respond
 from shardd.clock import Clock
 from shardd.storage.group_commit import Commits
 
 REASON = "bucket_away"
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
     """A request that is not answered yet."""
 
-    __slots__ = ("due", "expired", "ident", "respond", "waits")
-
-    def __init__(self, ident: int, respond: Respond, due: float) -> None:
-        self.ident = ident
-        self.respond = respond
-        self.due = due
-        self.waits = True
-        """False once it was answered, or is parked: then it waits for something else."""
-        self.expired = False
+    ident: int
+    respond: Respond
+    due: float
+    waits: bool = True
+    """False once it was answered, or is parked: then it waits for something else."""
+    expired: bool = False
 
     def __call__(self, message: Message) -> None:
         self.waits = False
