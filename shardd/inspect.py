@@ -73,7 +73,7 @@ class Inspect:
         records = topic.records
         ended = records.head_seq + 1
         oldest = records.batches[0].first_seq if records.batches else ended
-        return runs(self._parts.follower.leaders(), lambda ms: records.sequence.first_since(ms) or ended, oldest)
+        return runs(self._parts.follower.copy.leaders(), lambda ms: records.sequence.first_since(ms) or ended, oldest)
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
         own = effective_priority(topic.config, topic.last_read_ts, now_ms)

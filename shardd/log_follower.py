@@ -71,10 +71,6 @@ class LogFollower:
         """Those of the copy in a bucket; None if there is none."""
         return None if (figures := self.copy.figures()) is None else ReplicaFigures(**figures)
 
-    def leaders(self) -> Sequence[Leader]:
-        """As of the copy in a bucket."""
-        return self.copy.leaders()
-
     def sync_begins(self) -> None:
         self.pulls.sync_begins()
 

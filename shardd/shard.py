@@ -11,7 +11,7 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -200,10 +200,6 @@ class Shard(Assembly):
         self.commits.await_bucket(shipped_no)
         staging = self.staging
         self.patience = staging.patience = Patience(staging.clock, self.commits, staging.limits.bucket_timeout_ms)
-
-    def serve_while(self, serving: Callable[[], bool]) -> None:
-        """From now on, give out jobs and records only at moments at which requests may be answered."""
-        self.staging.serving = serving
 
     def checkpoint_now(self, last: bool = False) -> None:
         """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""

@@ -134,8 +134,7 @@ class Allowance:
     def bind(self, *, alone: bool) -> None:
         """Applies the caps from now on. `alone`: there is no other shard."""
         self.state = AllowanceState.ALONE if alone else AllowanceState.DIVIDED
-        divided = Room(0 if self._limits.max_topics else NO_CAP, 0 if self._limits.max_total_bytes else NO_CAP)
-        self.report = RoomReport(NEVER, self._caps if alone else divided)
+        self.report = RoomReport(NEVER, self._caps if alone else self._at_most_caps(Room(0, 0)))
 
     # What grows
 

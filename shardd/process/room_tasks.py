@@ -43,7 +43,7 @@ class RoomTasks:
         self._treasurer: Treasurer | None = None
         self._acting = False
         self._nursery: trio.Nursery | None = None
-        peers.on_update(self._due_now)
+        peers.updated = self._due_now
 
     async def run(self) -> None:
         """Exchange messages until cancelled."""
