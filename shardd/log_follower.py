@@ -52,7 +52,7 @@ class LogFollower:
     commits: Commits
     reads: Reads
     pulls: Pulls
-    """Set by `begin`, before anything is logged: they are made with the log, which has its follower before."""
+    """Set before anything is logged: they are made with the log, which has its follower before."""
 
     def __init__(self, space: Space, unsynced: Unsynced, deliver: Callable[[], None]) -> None:
         self.copy: BucketCopy = NoCopy()
@@ -63,9 +63,6 @@ class LogFollower:
         self.out_of_room = space.refusal
         self._unsynced = unsynced
         self._deliver = deliver
-
-    def begin(self, commits: Commits, reads: Reads, pulls: Pulls) -> None:
-        self.commits, self.reads, self.pulls = commits, reads, pulls
 
     def figures(self) -> ReplicaFigures | None:
         """Those of the copy in a bucket; None if there is none."""

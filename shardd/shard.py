@@ -252,7 +252,7 @@ class Shard(Assembly):
             for topic in list(self.directory.visible.values()):
                 for waiting in (self.reads, self.pulls, self.claims):
                     waiting.refuse(topic, refusal)
-            self.allowance.refuse_all(refusal)
+            self.allowance.refuse(None, refusal)
             self.flush()
 
     def flush(self) -> None:
@@ -264,12 +264,8 @@ class Shard(Assembly):
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Cancel a parked request, because its caller has gone away. Does nothing if it is not parked."""
-        self.reads.cancel(caller, ident)
-        self.names.cancel(caller, ident)
-        self.pulls.cancel(caller, ident)
-        self.claims.cancel(caller, ident)
-        self.session_streams.cancel(caller, ident)
-        self.registrar.cancel(caller, ident)
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self.session_streams, self.registrar):
+            waiting.cancel(caller, ident)
 
     def forget(self, caller: Hashable) -> None:
         """Drop the parked requests of a caller that is gone, close its job streams, and end its streams of watch

@@ -8,21 +8,23 @@ from shardd.topic.promises import Promises
 
 
 class Holdings:
-    """See `shardd.changes.allowance.Held`."""
-
     def __init__(self, directory: Directory, promises: Promises) -> None:
         self._directory = directory
         self._promises = promises
 
     @property
     def staged(self) -> Room:
+        """Topics, and bytes at most, when everything staged has committed."""
         return Room(len(self._directory.assigned), self._directory.totals.bytes + self._promises.booked)
 
     @property
     def visible(self) -> Room:
+        """What readers see."""
         return Room(len(self._directory.visible), self._directory.totals.bytes)
 
     @property
     def lasting(self) -> Room:
-        staged = self.staged  # the bytes of a topic count until its deletion has committed
+        """The most that a process could find that begins now: a staged deletion may not be in the log. The bytes of a
+        topic count until its deletion has committed."""
+        staged = self.staged
         return Room(staged.topics + self._directory.leaving, staged.bytes)

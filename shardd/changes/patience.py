@@ -21,7 +21,7 @@ from shardd.storage.group_commit import Commits
 REASON = "bucket_away"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Open:
     """A request that is not answered yet."""
 
@@ -49,14 +49,9 @@ class Patience:
         self._patience_s = patience_ms / 1000
         self._open: deque[_Open] = deque()
 
-    @property
-    def lost(self) -> bool:
-        """Whether a change has been waiting for too long."""
-        return self._commits.oldest_wait_s >= self._patience_s
-
     def check(self) -> None:
         """Raises `503` if the bucket is late. Call it before anything is staged that requires a sync."""
-        if self.lost:
+        if self._commits.oldest_wait_s >= self._patience_s:
             raise self._error("nothing was written", "not_done")
 
     def watch(self, ident: int, respond: Respond) -> Respond:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -18,7 +19,6 @@ from shardd.changes.admission import Growth, too_many_bytes
 from shardd.changes.allowance import Allowance, Waiter
 from shardd.changes.containment import Containment
 from shardd.changes.containment import Respond as Respond
-from shardd.changes.events import TopicEvents
 from shardd.changes.patience import Patience
 from shardd.clock import Clock
 from shardd.frames import Leases, Pin
@@ -62,7 +62,26 @@ class TopicChange(Change, eq=False):
         """Make the change visible, and answer its request."""
 
 
-@dataclass(eq=False)
+class TopicEvents(Protocol):
+    """Hears of a topic's committed changes. Operations report them without knowing the listeners."""
+
+    def written(self, topic: Topic) -> None:
+        """Records that a client wrote became visible."""
+
+    def copied(self, topic: Topic, head_before: int) -> None:
+        """Records that routers copied became visible."""
+
+    def restored(self, topic: Topic) -> None:
+        """The copies from before a restart are back: routers may copy from the topic again."""
+
+    def jobs_changed(self, topic: Topic) -> None:
+        """Jobs of a queue may have become claimable."""
+
+    def deleted(self, topic: Topic) -> None:
+        """The topic was deleted: reads, pulls and claims that wait for it must end."""
+
+
+@dataclass(eq=False, repr=False)
 class Staging:
     """The parts that every changing operation needs: directory, log, clock, and the events to report changes to."""
 

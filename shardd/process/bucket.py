@@ -156,21 +156,11 @@ class Copy:
         if self.giver is not None:
             self.giver.ordered(orders.step)
 
-    @property
-    def given(self) -> bool:
-        """Whether this process gives the shard away."""
-        return self.giver is not None and self.giver.given
-
     def leave(self) -> None:
         """Keep how far the files of a shard that was followed equal the bucket's. Blocks."""
         if self.role is not None and self.role.replica is not None and not self.role.held.is_set():
             with suppress(OSError):  # what was kept before stays true
                 self.role.kept_no()
-
-    def take_over(self) -> None:
-        """An operator's word."""
-        if self.role is not None:
-            self.role.take_over()
 
     def check(self) -> None:
         """Raise what the role ended with. Raises `BucketError`, `RecoveryError`, OSError."""

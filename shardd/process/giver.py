@@ -30,7 +30,7 @@ from shardd.shard import Shard
 _log: FilteringBoundLogger = structlog.get_logger()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Giver:
     _shard: Shard
     _role: Role

@@ -51,7 +51,7 @@ from shardd.process.peers import Peers, links
 from shardd.process.room_tasks import RoomTasks
 from shardd.process.router_tasks import Forward
 from shardd.process.server import Server
-from shardd.recovery.wal_scan import Outcome, RecoveryError
+from shardd.recovery.wal_scan import RecoveryError
 from shardd.shard import Shard, open_shard
 
 PROGRESS_INTERVAL = 0.1
@@ -86,23 +86,12 @@ def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total:
     return done, total, None
 
 
-def _log_cut(outcome: Outcome) -> None:
-    if outcome.cut_path is not None:
-        log.warning(
-            "torn_tail_cut",
-            path=outcome.cut_path,
-            offset=outcome.cut_offset,
-            bytes=outcome.cut_bytes,
-            reason=outcome.cut_reason,
-        )
-
-
 async def _replicate(copy: bucket.Copy) -> None:
     """Ship until cancelled. Ends the process when another machine has the shard: it begins again, as a standby."""
     assert copy.holder is not None
     assert copy.role is not None
     await copy.holder.run()
-    if copy.given:
+    if copy.giver is not None and copy.giver.given:
         return
     log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
     os._exit(EXIT_DEPOSED)
@@ -231,8 +220,8 @@ class ShardProcess:
                 remote.allow(message.machines)
             elif isinstance(message, Orders):
                 copy.ordered(message)
-            elif isinstance(message, TakeOver):
-                copy.take_over()
+            elif isinstance(message, TakeOver) and copy.role is not None:
+                copy.role.take_over()
             elif isinstance(message, Ping):
                 await self._link.send(Pong())
             elif isinstance(message, Stop):
@@ -268,7 +257,14 @@ class ShardProcess:
         in_hand = InHand(start.in_hand_fd)
         peers = self._peers(shard, in_hand)
         shard.control.hold_space(shard.outcome)
-        _log_cut(shard.outcome)
+        if shard.outcome.cut_path is not None:
+            log.warning(
+                "torn_tail_cut",
+                path=shard.outcome.cut_path,
+                offset=shard.outcome.cut_offset,
+                bytes=shard.outcome.cut_bytes,
+                reason=shard.outcome.cut_reason,
+            )
         socket = MessageSocket.router(start.endpoint)
         died_over = [(ident, deadline_ns) for ident, deadline_ns in start.states[start.index].in_hand]
         server = Server(
@@ -289,7 +285,7 @@ class ShardProcess:
         if start.index == REGISTRAR:
             await nursery.start(shard.registrar.run, peers)
         await nursery.start(forward.run)
-        nursery.start_soon(RoomTasks(shard, peers, limits, copy.serving).run)
+        nursery.start_soon(RoomTasks(shard, peers, limits).run)
         await self._link.send(Ready())
         topics, records, _ = shard.directory.counters()
         log.info("shard_ready", topics=topics, records=records)

@@ -91,12 +91,10 @@ class Peers:
         return self._links.states[index].phase == "ready" or self._links.reaches(index)
 
     def life(self, index: int) -> int | str:
-        """As `Links.life`."""
         return self._links.life(index)
 
     @property
     def lives(self) -> tuple[int | str, ...]:
-        """The lives of all shards."""
         return tuple(map(self.life, range(len(self.states))))
 
     @property

@@ -21,7 +21,7 @@ SMALL_BYTES = 4 << 10
 """Replies of up to this many bytes are not counted."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Asker:
     on_way: int = 0
     queue: deque[Message] = field(default_factory=deque)

@@ -177,7 +177,6 @@ class RosterProcess:
         log.warning("files_kept", shard=shard, path=str(path), reason=reason)
 
     def reported(self, news: Local) -> None:
-        """What these have reported."""
         from shardd.roster.handover import HandOverEvent
 
         roster, done = self.roster, news.done

@@ -16,7 +16,6 @@ from operator import attrgetter
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
 from shardd.storage.catalog import SUMS
-from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
 
@@ -52,6 +51,20 @@ class Slice:
         fits = max(bisect_right(counts, budget, key=lambda count: columns.size_at(places[:count])), least)
         self.places, self.seqs = places[:fits], self.seqs[:fits]
         self.stop = self.seqs[-1] + 1 - self.first_seq if fits else self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring records of a topic, taken out of their batches. `flags` are their delete flags, None if none is
+    deleted."""
+
+    first_seq: int
+    columns: Columns
+    flags: bytes | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.columns.count - 1
 
 
 def _sum(batches: Iterable[Batch]) -> int:

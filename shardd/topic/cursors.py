@@ -146,12 +146,6 @@ def state(topic: str, name: str, cursor: Cursor, head_seq: int) -> CursorState:
     return CursorState(topic, *astuple(entry(name, cursor, head_seq)))
 
 
-def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[CursorEntry], bool]:
-    """Up to `size` entries whose names follow `after`, in order of names; and whether there are more."""
-    names = following(cursors, after, size + 1)
-    return [entry(name, cursors[name], head_seq) for name in names[:size]], len(names) > size
-
-
 def following(cursors: Mapping[str, Cursor], after: str, size: int) -> list[str]:
     """Up to `size` names of cursors that follow `after`, in order."""
     names = sorted(cursors)

@@ -407,7 +407,6 @@ class Records:
 
 
 def _end_of(before_seq: int | None, bound: int) -> int:
-    """The seq before which a deletion ends."""
     return bound if before_seq is None else min(bound, before_seq)
 
 
