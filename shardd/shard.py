@@ -170,11 +170,11 @@ class Shard(Assembly):
     """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
     def __init__(self, of: Recovered) -> None:
-        super().__init__(of, self.flush, self._deliver)
         self.outcome = of.outcome
         self.directory = of.directory
         self.checkpoints = of.checkpoints
         self.quarantine = of.checkpoints.quarantine
+        super().__init__(of, self.flush, self._deliver)
         self._operations = handlers.at_once(self, of.checkpoints)
         self._waiting_operations = handlers.waiting(self)
 
