@@ -307,11 +307,7 @@ class Pin(TopicFrame):
             lane.resume(self.stopped)
 
 
-SHARD_FORMS: dict[int, type[ShardFrame]] = {
-    Kind.TOPIC_CREATE: TopicCreated,
-    Kind.SESSION: WatchSessions,
-    Kind.LOGDEF: RogLog,
-}
+SHARD_FORMS: dict[int, type[ShardFrame]] = {form.kind: form for form in (TopicCreated, WatchSessions, RogLog)}
 FORMS: dict[int, tuple[type[TopicFrame], ...]] = {
     Kind.TOPIC_CONFIG: (TopicConfigured,),
     Kind.TOPIC_DELETE: (TopicDeleted,),

@@ -52,7 +52,7 @@ class LogFollower:
     commits: Commits
     reads: Reads
     pulls: Pulls
-    """Set by `begin`, before anything is logged: they are made with the log, which has its follower before."""
+    """Set before anything is logged: they are made with the log, which has its follower before."""
 
     def __init__(self, space: Space, unsynced: Unsynced, deliver: Callable[[], None]) -> None:
         self.copy: BucketCopy = NoCopy()
@@ -64,16 +64,9 @@ class LogFollower:
         self._unsynced = unsynced
         self._deliver = deliver
 
-    def begin(self, commits: Commits, reads: Reads, pulls: Pulls) -> None:
-        self.commits, self.reads, self.pulls = commits, reads, pulls
-
     def figures(self) -> ReplicaFigures | None:
         """Those of the copy in a bucket; None if there is none."""
         return None if (figures := self.copy.figures()) is None else ReplicaFigures(**figures)
-
-    def leaders(self) -> Sequence[Leader]:
-        """As of the copy in a bucket."""
-        return self.copy.leaders()
 
     def sync_begins(self) -> None:
         self.pulls.sync_begins()

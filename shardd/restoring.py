@@ -27,8 +27,6 @@ _log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Restoring:
-    """That of one shard."""
-
     _giving_up: Callable[[], None] | None = None
     """Called when every topic has given seqs up, if they have to."""
     _owed = False

@@ -1,5 +1,5 @@
 """The shard: recovery, requests and stop. It has no sockets, no event loop and no clock of its own. `assembly` has its
-parts, `checkpoint_control` its checkpoints, `restoring` what it makes again after a start.
+parts, `handlers` what they do, `checkpoint_control` its checkpoints, `restoring` what it makes again after a start.
 
 `handle` takes a request and answers it by calling `respond`: at once, after the next `flush`, or after a sync. Changes
 are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
@@ -11,7 +11,7 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import NEED_RECORDS
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
+from shardd import handlers
 from shardd.assembly import Assembly, Recovered
 from shardd.changes import seq_reservation
 from shardd.changes.containment import Answering
@@ -156,7 +157,7 @@ def _unread(topic_id: int, error: SegmentError) -> RecoveryError:
     return RecoveryError(str(error)) if isinstance(error, Exhausted) else _NeedsFile(topic_id, error)
 
 
-class Shard:
+class Shard(Assembly):
     """One shard. `open_shard` makes it from what its files have."""
 
     patience: Patience | None = None
@@ -169,35 +170,13 @@ class Shard:
     """The size of the windows of askers, which every packet states; 0 where there are no sockets."""
 
     def __init__(self, of: Recovered) -> None:
-        parts = Assembly(of, self.flush, self._deliver)
         self.outcome = of.outcome
         self.directory = of.directory
         self.checkpoints = of.checkpoints
         self.quarantine = of.checkpoints.quarantine
-        self.log = parts.log
-        self.follower = parts.follower
-        self.commits = parts.commits
-        self.space = parts.space
-        self.allowance = parts.allowance
-        self.pressure = parts.pressure
-        self.scheduler = parts.scheduler
-        self.reads = parts.reads
-        self.names = parts.names
-        self.pulls = parts.pulls
-        self.claims = parts.claims
-        self.mover = parts.mover
-        self.routing = parts.routing
-        self.registrar = parts.registrar
-        self.copier = parts.copier
-        self.restoring = parts.restoring
-        self.control = parts.control
-        self._staging = parts.staging
-        self.tickets = parts.tickets
-        self.session_streams = parts.session_streams
-        self._sessions = parts.sessions
-        self._job_streams = parts.job_streams
-        self._operations = parts.operations
-        self._waiting_operations = parts.waiting_operations
+        super().__init__(of, self.flush, self._deliver)
+        self._operations = handlers.at_once(self, of.checkpoints)
+        self._waiting_operations = handlers.waiting(self)
 
     def close(self, *, checkpoint: bool = True) -> None:
         """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
@@ -212,19 +191,15 @@ class Shard:
     def log_nothing(self) -> None:
         """Log a frame that changes nothing, if there is a topic: the shard was changed without frames."""
         for topic in list(self.directory.visible.values())[:1]:
-            seq_reservation.repeat(topic, self._staging)
+            seq_reservation.repeat(topic, self.staging)
             self.flush()
             self.commits.sync_now()
 
     def await_bucket(self, shipped_no: int) -> None:
         """From now on, changes that wait for a sync also wait for the bucket. It has the frames up to `shipped_no`."""
         self.commits.await_bucket(shipped_no)
-        staging = self._staging
+        staging = self.staging
         self.patience = staging.patience = Patience(staging.clock, self.commits, staging.limits.bucket_timeout_ms)
-
-    def serve_while(self, serving: Callable[[], bool]) -> None:
-        """From now on, give out jobs and records only at moments at which requests may be answered."""
-        self._staging.serving = serving
 
     def checkpoint_now(self, last: bool = False) -> None:
         """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""
@@ -244,7 +219,7 @@ class Shard:
         respond = Answering(partial(_answer, request, respond))
         mark = self.commits.staged_total
         try:
-            self._staging.check_deadline(request)
+            self.staging.check_deadline(request)
             if not self.restoring.restored and kind not in _BEFORE_RESTORED:
                 self.restoring.check(request.topic)
             if kind in NEED_RECORDS:
@@ -261,7 +236,7 @@ class Shard:
         except SegmentError as error:
             respond(Reply(request.id, error=damaged(error)))
         except Exception as fault:
-            self._staging.containment.contain(fault, request, respond, mark)
+            self.staging.containment.contain(fault, request, respond, mark)
             self.cancel(caller, request.id)
 
     def _look_at_files(self, name: str) -> None:
@@ -277,7 +252,7 @@ class Shard:
             for topic in list(self.directory.visible.values()):
                 for waiting in (self.reads, self.pulls, self.claims):
                     waiting.refuse(topic, refusal)
-            self.allowance.refuse_all(refusal)
+            self.allowance.refuse(None, refusal)
             self.flush()
 
     def flush(self) -> None:
@@ -289,19 +264,15 @@ class Shard:
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Cancel a parked request, because its caller has gone away. Does nothing if it is not parked."""
-        self.reads.cancel(caller, ident)
-        self.names.cancel(caller, ident)
-        self.pulls.cancel(caller, ident)
-        self.claims.cancel(caller, ident)
-        self.session_streams.cancel(caller, ident)
-        self.registrar.cancel(caller, ident)
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self.session_streams, self.registrar):
+            waiting.cancel(caller, ident)
 
     def forget(self, caller: Hashable) -> None:
         """Drop the parked requests of a caller that is gone, close its job streams, and end its streams of watch
         sessions. Leases that were sent to it run out."""
-        for waiting in (self.reads, self.names, self.pulls, self.claims, self._sessions, self.registrar):
+        for waiting in (self.reads, self.names, self.pulls, self.claims, self.sessions, self.registrar):
             waiting.forget(caller)
-        for closing in self._job_streams.left_by(caller):
+        for closing in self.job_streams.left_by(caller):
             self.handle(closing, caller, lambda message: None)
 
     def _deliver(self) -> None:
@@ -349,13 +320,13 @@ class Shard:
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""
-        return self._staging.clock.monotonic()
+        return self.staging.clock.monotonic()
 
     def sample(self, lag_s: float) -> None:
         """Sample the shard's pressure. Called every `SAMPLE_INTERVAL`; `lag_s` is the delay of this call in seconds."""
-        queue = self.commits.depth / self._staging.limits.wal_queue_max
+        queue = self.commits.depth / self.staging.limits.wal_queue_max
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
-        self.commits.widen(widening_s(self.pressure.level, self._staging.limits.wal_sync_window_ms / 1000))
+        self.commits.widen(widening_s(self.pressure.level, self.staging.limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
         self.reads.refuse_held()
         if self.patience is not None:
@@ -364,11 +335,11 @@ class Shard:
 
     def maintain(self) -> None:
         """Expire records, keys, parked requests, router holds and watch sessions. Called now and then."""
-        self.directory.expire(self._staging.clock.now_ms())
+        self.directory.expire(self.staging.clock.now_ms())
         self.names.expire()
         self.pulls.expire()
         self.routing.expire()
-        self._sessions.collect()
+        self.sessions.collect()
         self.session_streams.renew()
         self.commits.flush()
         self.control.look()

@@ -10,7 +10,7 @@ from shardd.topic.topic import Topic
 
 
 class Subscribers:
-    """See `shardd.changes.events.TopicEvents`."""
+    """See `shardd.changes.transactions.TopicEvents`."""
 
     claims: Claims
     """Set before any topic changes. Claims are constructed last, because they stage changes themselves."""

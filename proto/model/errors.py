@@ -97,12 +97,12 @@ def not_a_queue(topic: str) -> TopicsError:
 
 def cap_reached(limit: str, most: int, remedy: str) -> TopicsError:
     """The `429 throttled` of every cap."""
-    return TopicsError(
-        ErrorCode.THROTTLED,
-        f"{limit} is {most}, and that many are there; {remedy}",
-        {"limit": limit, "max": most},
-        retry_after_ms=1000,
-    )
+    return throttled(limit, most, f"{limit} is {most}, and that many are there; {remedy}")
+
+
+def throttled(limit: str, most: int, message: str, **detail: Any) -> TopicsError:
+    """`429 throttled` by a limit on what there is, with `Retry-After`."""
+    return TopicsError(ErrorCode.THROTTLED, message, {"limit": limit, "max": most, **detail}, retry_after_ms=1000)
 
 
 def not_ready(message: str, **detail: Any) -> TopicsError:

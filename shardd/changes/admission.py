@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 
 from proto.format.columns import Columns
 from proto.ipc.operations import Growing
-from proto.model.errors import ErrorCode, TopicsError
+from proto.model.errors import ErrorCode, TopicsError, throttled
 from proto.model.limits import RECORD_OVERHEAD, Limits
 from proto.model.topic_config import ConfigPatch, TopicConfig
 from shardd.topic.topic import Topic
-
-RETRY_AFTER_MS = 1000
 
 
 class Growth(NamedTuple):
@@ -36,27 +34,21 @@ NO_BYTES = Growth(0, 0)
 
 
 def too_many_topics(limits: Limits) -> TopicsError:
-    return TopicsError(
-        ErrorCode.THROTTLED,
-        f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
-        {"limit": "max_topics", "max": limits.max_topics},
-        retry_after_ms=RETRY_AFTER_MS,
+    most = limits.max_topics
+    return throttled(
+        "max_topics", most, f"there are as many topics as TOPICS_MAX_TOPICS allows, {most}; delete some first"
     )
 
 
 def too_many_bytes(needed: Growth, limits: Limits, *, letters: bool) -> TopicsError:
     """The refusal of a client's write, or of `letters` from an outbox."""
     too_many = f"{needed.most} bytes are more than" if letters else f"this write needs {needed.most} bytes more than"
-    return TopicsError(
-        ErrorCode.THROTTLED,
+    return throttled(
+        "max_total_bytes",
+        limits.max_total_bytes,
         f"{too_many} TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for all topics; delete records or "
         "topics first",
-        {
-            "limit": "max_total_bytes",
-            "max": limits.max_total_bytes,
-            "bytes": needed.most if letters else needed.least,
-        },
-        retry_after_ms=RETRY_AFTER_MS,
+        bytes=needed.most if letters else needed.least,
     )
 
 

@@ -36,7 +36,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Protocol
 
 import trio
 
@@ -46,6 +45,7 @@ from proto.model.errors import TopicsError, invalid, not_ready
 from proto.model.limits import Limits
 from shardd.changes.admission import too_many_topics
 from shardd.changes.containment import Respond
+from shardd.changes.holdings import Holdings
 from shardd.changes.treasurer import NO_CAP
 from shardd.storage.indivisible import indivisible
 from shardd.topic.topic import Topic
@@ -58,22 +58,6 @@ WANTED_S = 6.0
 """How long a lane's want lasts. Lanes that wait look again sooner, and want again."""
 LOOK_S = 0.01
 NEVER: Mark = (0, 0, 0, 0)
-
-
-class Held(Protocol):
-    """What a shard holds."""
-
-    @property
-    def staged(self) -> Room:
-        """Topics, and bytes at most, when everything staged has committed."""
-
-    @property
-    def visible(self) -> Room:
-        """What readers see."""
-
-    @property
-    def lasting(self) -> Room:
-        """The most that a process could find that begins now: a staged deletion may not be in the log."""
 
 
 class AllowanceState(Enum):
@@ -102,7 +86,7 @@ class Waiter:
 
 
 class Allowance:
-    def __init__(self, limits: Limits, held: Held) -> None:
+    def __init__(self, limits: Limits, held: Holdings) -> None:
         self._limits = limits
         self._held = held
         self._caps = Room(limits.max_topics or NO_CAP, limits.max_total_bytes or NO_CAP)
@@ -134,8 +118,7 @@ class Allowance:
     def bind(self, *, alone: bool) -> None:
         """Applies the caps from now on. `alone`: there is no other shard."""
         self.state = AllowanceState.ALONE if alone else AllowanceState.DIVIDED
-        divided = Room(0 if self._limits.max_topics else NO_CAP, 0 if self._limits.max_total_bytes else NO_CAP)
-        self.report = RoomReport(NEVER, self._caps if alone else divided)
+        self.report = RoomReport(NEVER, self._caps if alone else self._at_most_caps(Room(0, 0)))
 
     # What grows
 
@@ -165,16 +148,10 @@ class Allowance:
         """How long a request that begins to wait now waits for room at most, in seconds."""
         return FIRST_PATIENCE_S if self.report.at == NEVER else PATIENCE_S
 
-    def refuse(self, topic: Topic, error: TopicsError) -> None:
-        """Refuses the requests of a topic that wait."""
-        for each in [each for each in self._waiting if each.topic == topic.name]:
+    def refuse(self, topic: Topic | None, error: TopicsError) -> None:
+        """Refuses the requests of a topic that wait. None: of all topics, also of those that do not exist yet."""
+        for each in [each for each in self._waiting if topic is None or each.topic == topic.name]:
             del self._waiting[each]
-            each.refuse(error)
-
-    def refuse_all(self, error: TopicsError) -> None:
-        """Refuses all requests that wait, also those of topics that do not exist yet."""
-        waiting, self._waiting = self._waiting, {}
-        for each in waiting:
             each.refuse(error)
 
     def want(self, size: int, now: float) -> None:
@@ -212,7 +189,6 @@ class Allowance:
             respond(Reply(request.id))
 
     def order(self, request: Request[RoomOrder], respond: Respond) -> None:
-        """Answers an order of the treasurer."""
         respond(Reply(request.id, extra=self.obey(request.options)))
 
     def obey(self, order: RoomOrder) -> RoomReport:

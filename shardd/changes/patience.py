@@ -10,28 +10,27 @@ A parked request is not late: it waits for something else. It is watched again w
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from proto.ipc.message import Message, Reply
 from proto.model.errors import TopicsError, not_ready
-from shardd.changes.transactions import Respond
+from shardd.changes.containment import Respond
 from shardd.clock import Clock
 from shardd.storage.group_commit import Commits
 
 REASON = "bucket_away"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Open:
     """A request that is not answered yet."""
 
-    __slots__ = ("due", "expired", "ident", "respond", "waits")
-
-    def __init__(self, ident: int, respond: Respond, due: float) -> None:
-        self.ident = ident
-        self.respond = respond
-        self.due = due
-        self.waits = True
-        """False once it was answered, or is parked: then it waits for something else."""
-        self.expired = False
+    ident: int
+    respond: Respond
+    due: float
+    waits: bool = True
+    """False once it was answered, or is parked: then it waits for something else."""
+    expired: bool = False
 
     def __call__(self, message: Message) -> None:
         self.waits = False
@@ -50,14 +49,9 @@ class Patience:
         self._patience_s = patience_ms / 1000
         self._open: deque[_Open] = deque()
 
-    @property
-    def lost(self) -> bool:
-        """Whether a change has been waiting for too long."""
-        return self._commits.oldest_wait_s >= self._patience_s
-
     def check(self) -> None:
         """Raises `503` if the bucket is late. Call it before anything is staged that requires a sync."""
-        if self.lost:
+        if self._commits.oldest_wait_s >= self._patience_s:
             raise self._error("nothing was written", "not_done")
 
     def watch(self, ident: int, respond: Respond) -> Respond:

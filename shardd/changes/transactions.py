@@ -6,18 +6,20 @@ See `shardd.storage.group_commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from proto.ipc.message import Message, Reply, Request
+from proto.ipc.message import Reply, Request
 from proto.model.errors import TopicsError, not_ready, not_renewed
 from proto.model.limits import Limits
 from shardd.changes.admission import Growth, too_many_bytes
 from shardd.changes.allowance import Allowance, Waiter
 from shardd.changes.containment import Containment
-from shardd.changes.events import TopicEvents
+from shardd.changes.containment import Respond as Respond
+from shardd.changes.patience import Patience
 from shardd.clock import Clock
 from shardd.frames import Leases, Pin
 from shardd.storage.change import Change, Timing
@@ -30,8 +32,17 @@ from shardd.topic.lane import Lane
 from shardd.topic.promises import Promises
 from shardd.topic.topic import Topic
 
-Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
+
+
+class Asked(Change, eq=False):
+    """A change of no topic, for a request."""
+
+    request: Request
+    respond: Respond
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
 
 
 class TopicChange(Change, eq=False):
@@ -51,43 +62,45 @@ class TopicChange(Change, eq=False):
         """Make the change visible, and answer its request."""
 
 
-class InTime(Protocol):
-    """Answers requests in time while the bucket is late: see `shardd.changes.patience`."""
+class TopicEvents(Protocol):
+    """Hears of a topic's committed changes. Operations report them without knowing the listeners."""
 
-    def check(self) -> None: ...
+    def written(self, topic: Topic) -> None:
+        """Records that a client wrote became visible."""
 
-    def watch(self, ident: int, respond: Respond) -> Respond: ...
+    def copied(self, topic: Topic, head_before: int) -> None:
+        """Records that routers copied became visible."""
+
+    def restored(self, topic: Topic) -> None:
+        """The copies from before a restart are back: routers may copy from the topic again."""
+
+    def jobs_changed(self, topic: Topic) -> None:
+        """Jobs of a queue may have become claimable."""
+
+    def deleted(self, topic: Topic) -> None:
+        """The topic was deleted: reads, pulls and claims that wait for it must end."""
 
 
+@dataclass(eq=False, repr=False)
 class Staging:
     """The parts that every changing operation needs: directory, log, clock, and the events to report changes to."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        commits: Commits,
-        events: TopicEvents,
-        clock: Clock,
-        limits: Limits,
-        boot_id: str,
-        space: Space,
-        allowance: Allowance,
-        promises: Promises,
-    ) -> None:
-        self.allowance = allowance
-        self.containment = Containment(commits)
-        self.promises = promises
-        self.space = space
-        self.boot_id = boot_id
-        self.directory = directory
-        self.commits = commits
-        self.events = events
-        self.clock = clock
-        self.limits = limits
-        self.patience: InTime | None = None
+    directory: Directory
+    commits: Commits
+    events: TopicEvents
+    clock: Clock
+    limits: Limits
+    boot_id: str
+    space: Space
+    allowance: Allowance
+    promises: Promises
+
+    def __post_init__(self) -> None:
+        self.containment = Containment(self.commits)
+        self.patience: Patience | None = None
         """Set by `Shard.await_bucket`."""
         self.serving: Callable[[], bool] | None = None
-        """Whether requests may be answered at a moment; None: always. Set by `Shard.serve_while`."""
+        """Whether requests may be answered at a moment; None: always. Set by the server, where there is a term."""
 
     def check_bucket(self) -> None:
         """Raises `503` while changes wait too long for the bucket. Call it before staging one that requires a sync."""

@@ -82,7 +82,6 @@ class Loader:
                 log.error("topics_missing", reason=catalog.TOPICS_LACK, remedy=catalog.LACKS_REMEDY)
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.logs = contents.get("logs", {})
-            self._directory.snapshot_id = contents["next_id"]
             self._directory.sessions.load(contents.get("sessions", ()))
             inventory.catalog_bytes = self._disk.size(inventory.path / catalog.file_name(inventory.number))
         return inventory.frame_no

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from proto.api.requests import AppendRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.errors import ErrorCode, TopicsError, invalid, not_a_queue, not_ready, topic_not_found
@@ -47,8 +46,11 @@ def decide(request: Request[Append], write: Write, topic: Topic | None, limits: 
     name, options, columns = request.topic, request.options, write.columns
     letters, count = options.letters, columns.count
     if topic is None:
-        config = _new_config(name, write.asked)
-        check_inline(write.asked.config, options)
+        asked = write.asked
+        config = apply(name, None, asked.config or ConfigPatch())
+        if asked.create is False or (asked.create is None and not config.auto_create):
+            raise topic_not_found(name)
+        check_inline(asked.config, options)
     else:
         config = topic.assigned_config
         if letters is not None and (here := _arrived(topic, letters, jobs=options.jobs)):
@@ -65,14 +67,6 @@ def decide(request: Request[Append], write: Write, topic: Topic | None, limits: 
         _check_room(topic, config, count, size, name)
     grows = growth(topic, config, size, count, columns) if limits.max_total_bytes else None
     return Plan(config, data_size, size, grows)
-
-
-def _new_config(name: str, asked: AppendRequest) -> TopicConfig:
-    """The configuration of the topic that a write creates. Raises `404` if the write must not create it."""
-    config = apply(name, None, asked.config or ConfigPatch())
-    if asked.create is False or (asked.create is None and not config.auto_create):
-        raise topic_not_found(name)
-    return config
 
 
 def _arrived(topic: Topic, letters: Letters, *, jobs: bool) -> tuple[int, ...]:

@@ -62,8 +62,6 @@ _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class Write(Struct, frozen=True):
-    """A parsed write."""
-
     asked: AppendRequest
     columns: Columns
     """Its records as one batch with its key, whose times are still missing."""

@@ -20,8 +20,8 @@ from shardd.topic.cursors import (
     check_name,
     check_position,
     cursor_not_found,
+    entry,
     following,
-    page,
     state,
 )
 
@@ -110,10 +110,10 @@ class Cursors:
 
     def list(self, request: Request[CursorList], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
-        after, size = request.options.after, request.options.page_size
-        entries, more = page(topic.cursors, topic.records.head_seq, after, size)
-        names = [each.cursor for each in entries]
-        respond(Reply(request.id, to_json(entries), extra=Page(tuple(names), more)))
+        size = request.options.page_size
+        names = following(topic.cursors, request.options.after, size + 1)
+        entries = [entry(name, topic.cursors[name], topic.records.head_seq) for name in names[:size]]
+        respond(Reply(request.id, to_json(entries), extra=Page(tuple(names[:size]), len(names) > size)))
 
     def list_all(self, request: Request[AllCursors], respond: Respond) -> None:
         """Answers a page of the cursors of all topics, but for those that are set apart: their log is not read."""

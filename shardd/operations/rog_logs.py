@@ -11,9 +11,9 @@ from __future__ import annotations
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import LogCreate, LogFind, Partitions
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, refuse
+from shardd.changes.transactions import Asked, Respond, Staging
 from shardd.frames import RogLog
-from shardd.storage.change import Change, Timing
+from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
 
 
@@ -36,17 +36,15 @@ class Logs:
             respond(Reply(request.id))
             return
         definition = RogLog(name, partitions)
-        change = _Defined(self, definition, request, respond, body=definition, requires_sync=True)
+        change = _Defined(request, respond, self, definition, body=definition, requires_sync=True)
         with indivisible:
             self.coming.add(name)
             self._staging.stage_apart(change)
 
 
-class _Defined(Change, eq=False):
+class _Defined(Asked, eq=False):
     logs: Logs
     log: RogLog
-    request: Request[LogCreate]
-    respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.logs.coming.discard(self.log.name)
@@ -55,4 +53,4 @@ class _Defined(Change, eq=False):
 
     def undo(self, error: TopicsError) -> None:
         self.logs.coming.discard(self.log.name)
-        refuse(self.request.id, self.respond, error)
+        super().undo(error)

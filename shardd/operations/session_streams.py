@@ -213,22 +213,19 @@ class SessionStreams:
         listener = self._listeners.get(caller)
         if listener is not None and listener.ident == ident:
             del self._listeners[caller]
-        for wid in [wid for wid, take in self._waiting.items() if (take.caller, take.ident) == (caller, ident)]:
-            del self._waiting[wid]
-        for take in self._beginning.values():
-            if (take.caller, take.ident) == (caller, ident):
-                take.caller = None
-        for wid in [wid for wid in self.held_by(caller) if self._held[wid].ident == ident]:
-            self.ended(wid, self._held[wid].number)
+        self._drop(lambda each: (each.caller, each.ident) == (caller, ident))
 
     def forget(self, caller: Hashable) -> None:
         """A gateway is gone: its takes are dropped, and its streams have ended."""
         self._listeners.pop(caller, None)
         self._news.pop(caller, None)
-        for wid in [wid for wid, take in self._waiting.items() if take.caller == caller]:
+        self._drop(lambda each: each.caller == caller)
+
+    def _drop(self, its: Callable[[Take | Stream], bool]) -> None:
+        for wid in [wid for wid, take in self._waiting.items() if its(take)]:
             del self._waiting[wid]
         for take in self._beginning.values():
-            if take.caller == caller:
+            if its(take):
                 take.caller = None
-        for wid in self.held_by(caller):
+        for wid in [wid for wid, stream in self._held.items() if its(stream)]:
             self.ended(wid, self._held[wid].number)

@@ -34,9 +34,6 @@ class Tickets:
         self._held: Counter[bytes] = Counter()
         """Number of unused tickets by the digest of their key."""
 
-    def __len__(self) -> int:
-        return len(self._unused)
-
     def make(self, request: Request[TicketMake], respond: Respond) -> None:
         """Keeps a ticket. Raises `429 throttled`."""
         self._forget_old()

@@ -12,9 +12,9 @@ from proto.model.names import check_topic
 from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
 from shardd.changes.admission import NO_BYTES, check_patch
-from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.changes.transactions import Asked, Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
-from shardd.storage.change import Change, Timing
+from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
@@ -88,7 +88,7 @@ class Topics:
                 respond(absent)
             else:  # its deletion may still fail
                 self._staging.check_bucket()
-                self._staging.stage_apart(_Absent(absent, respond, requires_sync=True))
+                self._staging.stage_apart(_Absent(request, respond, absent, requires_sync=True))
             return
         topic.expire(self._staging.clock.now_ms())
         count = topic.records.count + topic.records.pending_count
@@ -106,17 +106,13 @@ class Topics:
             self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
 
-class _Absent(Change, eq=False):
+class _Absent(Asked, eq=False):
     """Changes nothing. A deletion that was staged before it has happened, or was undone."""
 
     reply: Reply
-    respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.respond(self.reply)
-
-    def undo(self, error: TopicsError) -> None:
-        refuse(self.reply.id, self.respond, error)
 
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):

@@ -13,15 +13,13 @@ from msgspec.structs import replace
 
 from proto.ipc import operations
 from proto.ipc.message import Reply, Request
-from proto.model.errors import ErrorCode, TopicsError
-from shardd.changes.transactions import Respond, Staging, refuse
+from proto.model.errors import ErrorCode, TopicsError, throttled
+from shardd.changes.transactions import Asked, Respond, Staging, refuse
 from shardd.frames import WatchSessions
 from shardd.operations.session_streams import SessionStreams, Take
 from shardd.storage.change import Change, Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.watch_session import Position, Session, as_map
-
-RETRY_AFTER_MS = 1000
 
 Number = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 """Number of a stream."""
@@ -69,7 +67,7 @@ class SessionControl:
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
         body = WatchSessions(made=as_map(session))
-        change = _Made(self, session, request, respond, body=body, requires_sync=False)
+        change = _Made(request, respond, self, session, body=body, requires_sync=False)
         with indivisible:
             self.making[owner] += 1
             self._staging.stage_apart(change)
@@ -77,13 +75,17 @@ class SessionControl:
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
         session = self._used(request.topic, request.options.owner)
-        self._staging.stage_apart(_Opened(self, session, request, respond, requires_sync=False))
+        self._staging.stage_apart(_Opened(request, respond, self, session, requires_sync=False))
 
     def _used(self, wid: str, owner: bytes) -> Session:
         """The session, whose idle time begins again. Raises `404` and `401`."""
         session = self.sessions.by_wid.get(wid)
         if session is None:
-            raise _no_session(wid)
+            raise TopicsError(
+                ErrorCode.NOT_FOUND,
+                "there is no such watch session (any more); make a new one with POST /v0/watch",
+                {"wid": wid},
+            )
         if session.owner != owner:
             raise TopicsError(
                 ErrorCode.UNAUTHORIZED, "this watch session belongs to another key; present the one that made it"
@@ -113,7 +115,7 @@ class SessionControl:
             session.stream = number
             self.streams.beginning(session.wid, take)
             self._staging.stage_apart(
-                _Taken(self, session, request, take.respond, take, number, previous, body=body, requires_sync=False)
+                _Taken(request, take.respond, self, session, take, number, previous, body=body, requires_sync=False)
             )
 
     def move(self, request: Request[operations.SessionMove], caller: Hashable, respond: Respond) -> None:
@@ -139,7 +141,7 @@ class SessionControl:
                 taken[wid] = number
             streams.append((session, number, over))
         answer = Reply(request.id, extra=operations.SessionsMoved(tuple(unknown), tuple(superseded)))
-        change = _Moved(self, moved, answer, request, respond, requires_sync=False)
+        change = _Moved(request, respond, self, moved, answer, requires_sync=False)
         if moved or taken:
             change.body = WatchSessions(moved=moved or UNSET, taken=taken or UNSET)
             self._staging.stage_apart(change)
@@ -183,11 +185,9 @@ class SessionControl:
         return Reply(ident, extra=operations.Sessions(self.sessions.owned_by(owner)))
 
 
-class _Made(Change, eq=False):
+class _Made(Asked, eq=False):
     control: SessionControl
     session: Session
-    request: Request[operations.SessionMake]
-    respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.control.making -= Counter([self.session.owner])
@@ -196,29 +196,22 @@ class _Made(Change, eq=False):
 
     def undo(self, error: TopicsError) -> None:
         self.control.making -= Counter([self.session.owner])
-        refuse(self.request.id, self.respond, error)
+        super().undo(error)
 
 
-class _Opened(Change, eq=False):
+class _Opened(Asked, eq=False):
     """Changes nothing. Answered in commit order, because the client's earlier moves may still be staged."""
 
     control: SessionControl
     session: Session
-    request: Request[operations.SessionOpen]
-    respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.respond(Reply(self.request.id, extra=self.control.found(self.session)))
 
-    def undo(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
 
-
-class _Taken(Change, eq=False):
+class _Taken(Asked, eq=False):
     control: SessionControl
     session: Session
-    request: Request[operations.SessionTake]
-    respond: Respond
     take: Take
     stream: int
     previous: int
@@ -233,41 +226,23 @@ class _Taken(Change, eq=False):
             self.commit(Timing())  # the log cannot be written: readers are served all the same
             return
         self.session.stream = self.previous
-        refuse(self.request.id, self.respond, error)
+        super().undo(error)
         waiting = self.control.streams.failed(self.session.wid)
         if waiting is not None:
             refuse(waiting.ident, waiting.respond, error)
 
 
-class _Moved(Change, eq=False):
+class _Moved(Asked, eq=False):
     control: SessionControl
     moved: Mapping[str, Any]
     answer: Reply
-    request: Request[operations.SessionMove]
-    respond: Respond
 
     def commit(self, timing: Timing) -> None:
         self.control.sessions.apply({"moved": self.moved})
         self.respond(self.answer)
 
-    def undo(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
-def _no_session(wid: str) -> TopicsError:
-    return TopicsError(
-        ErrorCode.NOT_FOUND,
-        "there is no such watch session (any more); make a new one with POST /v0/watch",
-        {"wid": wid},
-    )
-
 
 def _check_cap(held: int, cap: int | None, limit: str, most: int) -> None:
     """Raises `429 throttled` if there is no room for one session more than `held`."""
     if cap is not None and held + 1 > cap:
-        raise TopicsError(
-            ErrorCode.THROTTLED,
-            f"there are as many watch sessions as {limit} allows, {most}; wait until one ends",
-            {"limit": limit, "max": most},
-            retry_after_ms=RETRY_AFTER_MS,
-        )
+        raise throttled(limit, most, f"there are as many watch sessions as {limit} allows, {most}; wait until one ends")

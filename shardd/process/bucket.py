@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from proto.ipc.control import Orders, ShardState, Start
-from proto.model.limits import Limits
 from proto.model.replication import Replication
 from shardd.clock import SystemClock
 from shardd.errors import ShardError
@@ -62,10 +61,10 @@ class TermDisk(RealDisk):
 class Copy:
     """The copy of one shard, before and after the shard is open."""
 
-    def __init__(self, start: Start, path: Path, limits: Limits) -> None:
+    def __init__(self, start: Start, path: Path) -> None:
         self._start = start
-        self._path = path
-        self._limits = limits
+        self.path = path
+        self._limits = limits = start.limits
         self._mode = Replication(limits.replication)
         self.disk = RealDisk()
         """The state on which the shard is to be opened."""
@@ -79,7 +78,7 @@ class Copy:
         """Have the shard's directory to this process, when the roster does not remove its files. Raises OSError."""
         while self._claim is None:
             try:
-                self._claim = Claim(self._path)
+                self._claim = Claim(self.path)
             except BlockingIOError:
                 await trio.sleep(CLAIM_AGAIN_S)
 
@@ -94,17 +93,14 @@ class Copy:
         """`remote` is where the shard hears other machines. Raises `BucketError`."""
         if not self._limits.bucket:
             return
+        from shardd.replication.seal import open_bucket
         from shardd.replication.store import StoreError
 
+        limits = self._limits
         try:
-            self._begin_role(self._store(), remote)
+            self._begin_role(open_bucket(limits.bucket, limits.bucket_key_file, limits.bucket_encrypt), remote)
         except StoreError as error:
             raise BucketError(str(error)) from None
-
-    def _store(self) -> Store:
-        from shardd.replication.seal import open_bucket
-
-        return open_bucket(self._limits.bucket, self._limits.bucket_key_file, self._limits.bucket_encrypt)
 
     def _begin_role(self, store: Store, remote: RemoteRouter | None) -> None:
         from shardd.replication.attach import FORMAT, Service, Settings, check_service
@@ -122,8 +118,7 @@ class Copy:
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
         )
-        cluster = start.cluster
-        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits, cluster.place if cluster else "")
+        local = ClosedLog(RealDisk(), self.path, objects, start.index, limits, cluster.place if cluster else "")
         service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
@@ -161,21 +156,11 @@ class Copy:
         if self.giver is not None:
             self.giver.ordered(orders.step)
 
-    @property
-    def given(self) -> bool:
-        """Whether this process gives the shard away."""
-        return self.giver is not None and self.giver.given
-
     def leave(self) -> None:
         """Keep how far the files of a shard that was followed equal the bucket's. Blocks."""
         if self.role is not None and self.role.replica is not None and not self.role.held.is_set():
             with suppress(OSError):  # what was kept before stays true
                 self.role.kept_no()
-
-    def take_over(self) -> None:
-        """An operator's word."""
-        if self.role is not None:
-            self.role.take_over()
 
     def check(self) -> None:
         """Raise what the role ended with. Raises `BucketError`, `RecoveryError`, OSError."""
@@ -202,7 +187,7 @@ class Copy:
 
         role = self.role
         interval_s = 0.0 if self._mode.awaited else self._limits.ship_interval_ms / 1000
-        holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits, interval_s)
+        holder = self.holder = Holder(role, RealDisk(), self.path, shard.log, SystemClock(), self._limits, interval_s)
         shard.checkpoints.inventory.shipped = role.kept_no
         if role.local.skips:
             shard.restoring.give_seqs_up(role.local.skipped)

@@ -13,6 +13,7 @@ the end may be there before its answer is. See `shardd.roster.handover`. A stop 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import structlog
 import trio
@@ -29,30 +30,22 @@ from shardd.shard import Shard
 _log: FilteringBoundLogger = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Giver:
-    def __init__(
-        self,
-        shard: Shard,
-        role: Role,
-        holder: Holder,
-        index: int,
-        done: Callable[[StepDone], Awaitable[None]],
-        dismiss: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`done` is called when a step is done, and `dismiss` after the last one: it returns when no process asks this
-        process any more."""
-        self.given = False
-        """Whether the term is being ended: this process serves the shard no more."""
-        self._shard = shard
-        self._role = role
-        self._holder = holder
-        self._index = index
-        self._done = done
-        self._dismiss = dismiss
-        self.stopping = False
-        """Whether the process is to end for good."""
-        self._step: Step | None = None
-        self._changed = trio.Event()
+    _shard: Shard
+    _role: Role
+    _holder: Holder
+    _index: int
+    _done: Callable[[StepDone], Awaitable[None]]
+    """Called when a step is done."""
+    _dismiss: Callable[[], Awaitable[None]]
+    """Called after the last one. It returns when no process asks this process any more."""
+    given: bool = False
+    """Whether the term is being ended: this process serves the shard no more."""
+    stopping: bool = False
+    """Whether the process is to end for good."""
+    _step: Step | None = None
+    _changed: trio.Event = field(default_factory=trio.Event)
 
     def ordered(self, step: Step | None) -> None:
         """What the roster wants. A step of another term was for an earlier process."""

@@ -60,7 +60,8 @@ class Peers:
         self._serving = serving
         self._lost_at: list[float | None] = [None] * len(links.states)
         """Since when each shard is not reachable, in monotonic seconds."""
-        self._updated: Callable[[], object] = lambda: None
+        self.updated: Callable[[], object] = lambda: None
+        """Called at news of which shards are there."""
         links.on_update = self._news
         self.run = links.run
         self.update = links.update
@@ -71,15 +72,11 @@ class Peers:
         """All shards, as the supervisor reports them."""
         return self._links.states
 
-    def on_update(self, updated: Callable[[], object]) -> None:
-        """Have `updated` called at news of which shards are there."""
-        self._updated = updated
-
     def _news(self) -> None:
         now = self._shard.monotonic()
         for index, lost_at in enumerate(self._lost_at):
             self._lost_at[index] = None if self.reachable(index) else now if lost_at is None else lost_at
-        self._updated()
+        self.updated()
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""
@@ -94,12 +91,10 @@ class Peers:
         return self._links.states[index].phase == "ready" or self._links.reaches(index)
 
     def life(self, index: int) -> int | str:
-        """As `Links.life`."""
         return self._links.life(index)
 
     @property
     def lives(self) -> tuple[int | str, ...]:
-        """The lives of all shards."""
         return tuple(map(self.life, range(len(self.states))))
 
     @property

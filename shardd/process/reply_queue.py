@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 from proto.ipc.message import Message
 
@@ -20,14 +21,12 @@ SMALL_BYTES = 4 << 10
 """Replies of up to this many bytes are not counted."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Asker:
-    __slots__ = ("on_way", "queue", "since")
-
-    def __init__(self) -> None:
-        self.on_way = 0
-        self.queue: deque[Message] = deque()
-        self.since = 0.0
-        """When the asker last took bytes, or became full, in monotonic seconds."""
+    on_way: int = 0
+    queue: deque[Message] = field(default_factory=deque)
+    since: float = 0.0
+    """When the asker last took bytes, or became full, in monotonic seconds."""
 
 
 class Replies:

@@ -13,7 +13,6 @@ A service with one shard has no treasurer and sends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
 import trio
@@ -33,17 +32,15 @@ ORDER_AGAIN_S = 0.05
 
 
 class RoomTasks:
-    def __init__(self, shard: Shard, peers: Peers, limits: Limits, serving: Callable[[], bool] | None = None) -> None:
-        """`serving` says at each moment whether this shard may answer; None: always."""
+    def __init__(self, shard: Shard, peers: Peers, limits: Limits) -> None:
         self._shard = shard
         self._peers = peers
         self._cap = Room(limits.max_topics, limits.max_total_bytes)
-        self._serving = serving or _always
         self._allowance = shard.allowance
         self._treasurer: Treasurer | None = None
         self._acting = False
         self._nursery: trio.Nursery | None = None
-        peers.on_update(self._due_now)
+        peers.updated = self._due_now
 
     async def run(self) -> None:
         """Exchange messages until cancelled."""
@@ -89,7 +86,7 @@ class RoomTasks:
         assert self._nursery is not None
         while True:
             self._allowance.wanting = trio.Event()
-            serving, treasurer = self._serving(), self._appointed()
+            serving, treasurer = not self._shard.staging.silent, self._appointed()
             wants, self._allowance.wants = self._allowance.wants, []
             self._allowance.divides = 0 if treasurer is None else len(treasurer.accounts)
             if treasurer is not None:
@@ -128,10 +125,6 @@ class RoomTasks:
         elif not treasurer.reported(index, order, report) and report.at > order.at:
             self._acting = False  # there was a later epoch: begin another, by the latest report
         self._due_now()
-
-
-def _always() -> bool:
-    return True
 
 
 def treasurer_of(states: list[ShardState], term: int = 0) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,7 +177,6 @@ class RosterProcess:
         log.warning("files_kept", shard=shard, path=str(path), reason=reason)
 
     def reported(self, news: Local) -> None:
-        """What these have reported."""
         from shardd.roster.handover import HandOverEvent
 
         roster, done = self.roster, news.done
@@ -204,11 +204,8 @@ async def _obey(link: ControlLink, process: RosterProcess) -> None:
 
 async def main(descriptor: int) -> int:
     """Keep the roster until the supervisor sends `Stop`. Returns the exit status."""
-    link = ControlLink.inherited(descriptor)
-    try:
+    async with aclosing(ControlLink.inherited(descriptor)) as link:
         return await _keep(link)
-    finally:
-        await link.aclose()
 
 
 async def _keep(link: ControlLink) -> int:

@@ -22,7 +22,6 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.process.faults import faults
 from shardd.process.peers import Peers
 from shardd.recovery.quarantine import is_damage
-from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Pulled
 from shardd.routers.copy_recovery import Restore
 from shardd.routers.source import read
@@ -56,7 +55,6 @@ class Forward:
     def __init__(self, shard: Shard, peers: Peers) -> None:
         self._shard = shard
         self._peers = peers
-        self._copier: Copier = shard.copier
         self._pulls: dict[tuple[str, int], _SourcePull] = {}
         self._behind: set[int] = set()
         """Ids of topics that have a catch-up task."""
@@ -113,8 +111,8 @@ class Forward:
                     try:
                         head = (await self._position(lane.source, lane.epoch)).head
                     except TopicsError:
-                        head = None
-                    if head is not None:
+                        pass
+                    else:
                         log.warning("source_unreadable", source=lane.source, topic=restore.name)
                         restore.source_unreadable(head)
                         return
@@ -179,12 +177,11 @@ class Forward:
             pull.joined.set()
 
     async def _pull_source(self, pull: _SourcePull) -> None:
-        key = (pull.source, pull.epoch)
         while True:
             members = self._present(pull)
             if not members:
                 if not any(_is_of(topic, pull) for topic in self._shard.routing.destinations()):
-                    del self._pulls[key]
+                    del self._pulls[pull.source, pull.epoch]
                     return
                 pull.joined = trio.Event()
                 with trio.move_on_after(1):
@@ -268,7 +265,7 @@ class Forward:
             lane.obstacle = None
             return True
         try:
-            return self._copier.copy(topic, pulled)
+            return self._shard.copier.copy(topic, pulled)
         except Exception:
             if indivisible.broken:
                 raise

@@ -81,7 +81,7 @@ class Server:
         send = self._send if remote is None else self._send_either
         if serving is not None:
             send = partial(_send_if, serving, send)
-            shard.serve_while(serving)
+            shard.staging.serving = serving
         self._census = census or Census({})
         self._census.changed = self._reported
         self._responds: dict[bytes, _Respond] = {}

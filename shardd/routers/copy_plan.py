@@ -31,8 +31,8 @@ from proto.format.frame import DELETED
 from proto.model.limits import RECORD_OVERHEAD
 from proto.model.router import MAX_HOPS
 from proto.model.surrogates import edit
+from shardd.topic.batch_sequence import Piece
 from shardd.topic.lane import Lane, Router
-from shardd.topic.piece import Piece
 
 _OUR_STAMP = re.compile(
     rb'\A\{"_topics_router":\{"router":"[^"\\]*","source":"[^"\\]*","epoch":\d+,"seq":\d+,"key":"[^"\\]*"\}(?:,|(?=\}))'

@@ -24,7 +24,7 @@ from shardd.clock import Clock
 from shardd.routers.copy_plan import Pulled
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
-from shardd.topic.piece import Piece
+from shardd.topic.batch_sequence import Piece
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]

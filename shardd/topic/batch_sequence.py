@@ -16,7 +16,6 @@ from operator import attrgetter
 from proto.format.columns import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged, ones
 from shardd.storage.catalog import SUMS
-from shardd.topic.piece import Piece
 
 MERGE_FAN = 32
 
@@ -52,6 +51,20 @@ class Slice:
         fits = max(bisect_right(counts, budget, key=lambda count: columns.size_at(places[:count])), least)
         self.places, self.seqs = places[:fits], self.seqs[:fits]
         self.stop = self.seqs[-1] + 1 - self.first_seq if fits else self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring records of a topic, taken out of their batches. `flags` are their delete flags, None if none is
+    deleted."""
+
+    first_seq: int
+    columns: Columns
+    flags: bytes | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.columns.count - 1
 
 
 def _sum(batches: Iterable[Batch]) -> int:
@@ -139,15 +152,16 @@ class BatchSequence:
             if self._runs[level] < MERGE_FAN:
                 return
             self._runs[level] = 0
-            level = self._merge_last(level + 1, topic_id).level
+            first = len(self.batches) - MERGE_FAN
+            level = self._merge(first, first + MERGE_FAN, level + 1, topic_id).level
             if level == FINAL_LEVEL:
                 self.part()
 
-    def _merge_last(self, level: int, topic_id: int) -> Batch:
-        whole = merged(self.batches[-MERGE_FAN:], topic_id, level)
-        self.sum += whole.sum - _sum(self.batches[-MERGE_FAN:])
-        self.batches[-MERGE_FAN:] = [whole]
-        self._firsts[-MERGE_FAN:] = [whole.first_seq]
+    def _merge(self, first: int, end: int, level: int, topic_id: int) -> Batch:
+        whole = merged(self.batches[first:end], topic_id, level)
+        self.sum += whole.sum - _sum(self.batches[first:end])
+        self.batches[first:end] = [whole]
+        self._firsts[first:end] = [whole.first_seq]
         return whole
 
     def unstored(self, upto: int, topic_id: int) -> list[Batch]:
@@ -162,10 +176,7 @@ class BatchSequence:
         while at < stop:
             end = self._end_of_run(at, stop)
             if end - at > 1:
-                whole = merged(self.batches[at:end], topic_id, FINAL_LEVEL)
-                self.sum += whole.sum - _sum(self.batches[at:end])
-                self.batches[at:end] = [whole]
-                self._firsts[at:end] = [whole.first_seq]
+                self._merge(at, end, FINAL_LEVEL, topic_id)
                 stop -= end - at - 1
             self.batches[at].level = FINAL_LEVEL
             at += 1

@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from proto.api.answers import CursorEntry, CursorState
 from proto.api.requests import CursorRequest
 from proto.model.body import Form
-from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.errors import ErrorCode, TopicsError, invalid, throttled
 from proto.model.limits import MAX_CURSOR_NAME_BYTES, MAX_U64
 from proto.model.names import is_cursor
 
@@ -57,9 +57,6 @@ class Moving:
             return move[0]
         return Assigned(0, None) if cursor is None else Assigned(cursor.seq, cursor.maker)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._moves
-
     def count(self, cursors: Mapping[str, Cursor]) -> int:
         """Number of cursors when all staged moves have committed."""
         return len(cursors) + sum((to.maker is not None) - (name in cursors) for name, (to, _) in self._moves.items())
@@ -95,22 +92,18 @@ def check_count(
     `most_made`. 0 means no limit. Raises `429 throttled`."""
     count = moving.count(cursors) if most or most_made else 0
     if most_made and count >= most_made and moving.made_by(maker, cursors) >= most_made:
-        raise _refused(
+        raise throttled(
             "max_cursors_per_key",
             most_made,
             f"one of several keys makes at most {most_made} of the {most} named cursors of a topic "
             "(TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
         )
     if most and count >= most:
-        raise _refused(
+        raise throttled(
             "max_cursors_per_topic",
             most,
             f"a topic has at most {most} named cursors (TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
         )
-
-
-def _refused(limit: str, most: int, message: str) -> TopicsError:
-    return TopicsError(ErrorCode.THROTTLED, message, {"limit": limit, "max": most}, retry_after_ms=1000)
 
 
 MOVE = Form(CursorRequest)
@@ -151,12 +144,6 @@ def entry(name: str, cursor: Cursor, head_seq: int) -> CursorEntry:
 
 def state(topic: str, name: str, cursor: Cursor, head_seq: int) -> CursorState:
     return CursorState(topic, *astuple(entry(name, cursor, head_seq)))
-
-
-def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[CursorEntry], bool]:
-    """Up to `size` entries whose names follow `after`, in order of names; and whether there are more."""
-    names = following(cursors, after, size + 1)
-    return [entry(name, cursors[name], head_seq) for name in names[:size]], len(names) > size
 
 
 def following(cursors: Mapping[str, Cursor], after: str, size: int) -> list[str]:

@@ -28,16 +28,13 @@ class Directory:
         self.totals = Totals()
         self.sessions = Sessions()
         self._names: list[str] = []
-        self._next_id = 1
+        self.next_id = 1
         self.id_sum = 0
         """Of the ids of the visible topics, counted as they come and go."""
         self.graveyard: list[Topic] = []
         """Deleted topics whose files may still exist."""
         self.logs: dict[str, int] = {}
         """Rog logs: number of partitions by name."""
-        self.snapshot_id = 0
-        """A topic with a smaller id that is not in `by_id` was deleted before the snapshot that this directory was
-        loaded from."""
         self.renamed: Callable[[str], None] = lambda name: None
         """Called with the name of each topic that becomes visible, or ceases to be."""
         self.jumps = 0
@@ -46,16 +43,12 @@ class Directory:
     def new_id(self) -> int:
         """A new topic id. Ids are in the log, so none is used twice, also across restarts. A topic's first id is also
         its epoch."""
-        ident = self._next_id
-        self._next_id += 1
+        ident = self.next_id
+        self.next_id += 1
         return ident
 
-    @property
-    def next_id(self) -> int:
-        return self._next_id
-
     def used_id(self, ident: int) -> None:
-        self._next_id = max(self._next_id, ident + 1)
+        self.next_id = max(self.next_id, ident + 1)
 
     def recovered(self, now_ms: int, boot_id: str | None) -> None:
         """Called when everything is read back: ends what a restart ends, and makes the topics writable. With `boot_id`

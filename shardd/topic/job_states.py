@@ -1,4 +1,4 @@
-"""State machine of a job, as data: state → event → state.
+"""State machine of a job, as data: event → state → state.
 
     FRESH         claim → LEASED · order → TRANSFERRING · schedule → SCHEDULED
     READY         claim → LEASED · order → TRANSFERRING · ack → DELETING · arrive → ARRIVED
@@ -57,44 +57,6 @@ class JobEvent(StrEnum):
     """It is in the other topic."""
 
 
-TRANSITIONS: dict[JobState, dict[JobEvent, JobState]] = {
-    JobState.FRESH: {
-        JobEvent.CLAIM: JobState.LEASED,
-        JobEvent.ORDER: JobState.TRANSFERRING,
-        JobEvent.SCHEDULE: JobState.SCHEDULED,
-    },
-    JobState.READY: {
-        JobEvent.CLAIM: JobState.LEASED,
-        JobEvent.ORDER: JobState.TRANSFERRING,
-        JobEvent.ACK: JobState.DELETING,
-        JobEvent.ARRIVE: JobState.ARRIVED,
-    },
-    JobState.LEASED: {
-        JobEvent.END: JobState.READY,
-        JobEvent.RELEASE: JobState.READY,
-        JobEvent.POSTPONE: JobState.DELAYED,
-        JobEvent.ACK: JobState.DELETING,
-        JobEvent.ARRIVE: JobState.ARRIVED,
-    },
-    JobState.DELAYED: {
-        JobEvent.END: JobState.READY,
-        JobEvent.ORDER: JobState.TRANSFERRING,
-        JobEvent.ARRIVE: JobState.ARRIVED,
-    },
-    JobState.SCHEDULED: {
-        JobEvent.END: JobState.READY,
-        JobEvent.ORDER: JobState.TRANSFERRING,
-        JobEvent.ARRIVE: JobState.ARRIVED,
-    },
-    JobState.TRANSFERRING: {
-        JobEvent.ORDER: JobState.TRANSFERRING,
-        JobEvent.CALL_BACK: JobState.READY,
-        JobEvent.ARRIVE: JobState.ARRIVED,
-    },
-    # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that have left.
-    JobState.DELETING: {JobEvent.ARRIVE: JobState.DELETING},
-    JobState.ARRIVED: {JobEvent.ARRIVE: JobState.ARRIVED},
-}
 DELAYS = (JobState.DELAYED, JobState.SCHEDULED)
 TIMED = (JobState.LEASED, *DELAYS)
 """States that end by time."""
@@ -102,8 +64,19 @@ GOING = (JobState.DELETING, JobState.ARRIVED)
 """States of a staged deletion. No row has them: if the deletion's frame is lost, the job comes back."""
 LASTING = (JobState.TRANSFERRING, JobState.SCHEDULED)
 """States that do not depend on leases: a crash never loses them."""
-
-
-def following(event: JobEvent) -> dict[JobState, JobState]:
-    """State → state after `event`. A state that is missing cannot have the event, which is a bug."""
-    return {state: row[event] for state, row in TRANSITIONS.items() if event in row}
+FOLLOWING: dict[JobEvent, dict[JobState, JobState]] = {
+    JobEvent.CLAIM: dict.fromkeys((JobState.FRESH, JobState.READY), JobState.LEASED),
+    JobEvent.SCHEDULE: {JobState.FRESH: JobState.SCHEDULED},
+    JobEvent.END: dict.fromkeys(TIMED, JobState.READY),
+    JobEvent.RELEASE: {JobState.LEASED: JobState.READY},
+    JobEvent.POSTPONE: {JobState.LEASED: JobState.DELAYED},
+    JobEvent.ACK: dict.fromkeys((JobState.READY, JobState.LEASED), JobState.DELETING),
+    JobEvent.ORDER: dict.fromkeys(
+        (JobState.FRESH, JobState.READY, *DELAYS, JobState.TRANSFERRING), JobState.TRANSFERRING
+    ),
+    JobEvent.CALL_BACK: {JobState.TRANSFERRING: JobState.READY},
+    # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that have left.
+    JobEvent.ARRIVE: dict.fromkeys((JobState.READY, *TIMED, JobState.TRANSFERRING, JobState.ARRIVED), JobState.ARRIVED)
+    | {JobState.DELETING: JobState.DELETING},
+}
+"""Event → state → state after it. A state that is missing cannot have the event, which is a bug."""

@@ -27,12 +27,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from proto.model.limits import MAX_REASONS
 from shardd.storage.indivisible import indivisible
-from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, JobEvent, JobState, following
+from shardd.topic.job_states import DELAYS, FOLLOWING, GOING, LASTING, TIMED, JobEvent, JobState
 
 Row = list[Any]
 SLACK = 1000
@@ -40,24 +41,22 @@ SLACK = 1000
 
 
 _FRESH, _READY, _LEASED = JobState.FRESH, JobState.READY, JobState.LEASED
-_CLAIM, _END = following(JobEvent.CLAIM), following(JobEvent.END)
-_RELEASE, _POSTPONE, _ACK = following(JobEvent.RELEASE), following(JobEvent.POSTPONE), following(JobEvent.ACK)
-_ORDER, _CALL_BACK, _ARRIVE = following(JobEvent.ORDER), following(JobEvent.CALL_BACK), following(JobEvent.ARRIVE)
+_CLAIM, _END = FOLLOWING[JobEvent.CLAIM], FOLLOWING[JobEvent.END]
+_RELEASE, _POSTPONE, _ACK = FOLLOWING[JobEvent.RELEASE], FOLLOWING[JobEvent.POSTPONE], FOLLOWING[JobEvent.ACK]
+_ORDER, _CALL_BACK, _ARRIVE = FOLLOWING[JobEvent.ORDER], FOLLOWING[JobEvent.CALL_BACK], FOLLOWING[JobEvent.ARRIVE]
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """An entry of the table. `until` is the deadline of the lease or the end of the delay, in ms since 1970. `stream`
     is the stream that the job was pushed to, or ""."""
 
-    __slots__ = ("deliveries", "node", "state", "stream", "token", "until")
-
-    def __init__(self) -> None:
-        self.state = _FRESH
-        self.deliveries = 0
-        self.node = ""
-        self.token = 0
-        self.until = 0
-        self.stream = ""
+    state: JobState = _FRESH
+    deliveries: int = 0
+    node: str = ""
+    token: int = 0
+    until: int = 0
+    stream: str = ""
 
     @property
     def wakes_at(self) -> int:

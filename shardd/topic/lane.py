@@ -26,7 +26,7 @@ from typing import Any
 
 from proto.model.match import Match, parse_match
 from proto.model.router import RouterConfig, as_map, from_map
-from shardd.topic.lane_states import TRANSITIONS, LaneEvent, LaneState
+from shardd.topic.lane_states import FOLLOWING, LaneEvent, LaneState
 
 ROOM = "max_total_bytes"
 
@@ -96,7 +96,7 @@ class Lane:
 
     def happens(self, event: LaneEvent) -> None:
         """Go to the state after `event`. Raises `KeyError` if it cannot happen, which is a bug."""
-        self.state = TRANSITIONS[self.state][event]
+        self.state = FOLLOWING[event][self.state]
 
     def resume(self, stopped: bool) -> None:
         """Take the state that the log or the catalog has."""

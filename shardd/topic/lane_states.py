@@ -1,4 +1,4 @@
-"""State machine of a lane that copies, as data: state → event → state.
+"""State machine of a lane that copies, as data: event → state → state.
 
     COPYING   fits → COPYING · short → WAITING · empty → WAITING
     WAITING   fits → COPYING · short → WAITING · empty → WAITING · log_wait → STOPPED
@@ -32,22 +32,10 @@ class LaneEvent(StrEnum):
     """The lane waits again and nothing was copied; its topic is logged."""
 
 
-TRANSITIONS: dict[LaneState, dict[LaneEvent, LaneState]] = {
-    LaneState.COPYING: {
-        LaneEvent.FITS: LaneState.COPYING,
-        LaneEvent.SHORT: LaneState.WAITING,
-        LaneEvent.EMPTY: LaneState.WAITING,
-    },
-    LaneState.WAITING: {
-        LaneEvent.FITS: LaneState.COPYING,
-        LaneEvent.SHORT: LaneState.WAITING,
-        LaneEvent.EMPTY: LaneState.WAITING,
-        LaneEvent.LOG_WAIT: LaneState.STOPPED,
-    },
-    LaneState.STOPPED: {
-        LaneEvent.FITS: LaneState.COPYING,
-        LaneEvent.SHORT: LaneState.WAITING,
-        LaneEvent.EMPTY: LaneState.STOPPED,
-        LaneEvent.LOG_WAIT: LaneState.STOPPED,
-    },
+FOLLOWING: dict[LaneEvent, dict[LaneState, LaneState]] = {
+    LaneEvent.FITS: dict.fromkeys(LaneState, LaneState.COPYING),
+    LaneEvent.SHORT: dict.fromkeys(LaneState, LaneState.WAITING),
+    LaneEvent.EMPTY: {**dict.fromkeys(LaneState, LaneState.WAITING), LaneState.STOPPED: LaneState.STOPPED},
+    LaneEvent.LOG_WAIT: dict.fromkeys((LaneState.WAITING, LaneState.STOPPED), LaneState.STOPPED),
 }
+"""Event → state → state after it. A state that is missing cannot have the event, which is a bug."""

@@ -12,16 +12,12 @@ AFTER_ALL = "\x7f"
 def distinct(prefix: str, prefixes: Sequence[str]) -> list[str]:
     """The prefixes of all names that begin with `prefix` and with one of `prefixes` (if empty, any name). They are
     sorted, and none is a prefix of another."""
-    both = [prefix if prefix.startswith(each) else each for each in prefixes if _related(prefix, each)]
+    both = [max(prefix, each, key=len) for each in prefixes if prefix.startswith(each) or each.startswith(prefix)]
     found: list[str] = []
     for each in sorted(both if prefixes else [prefix]):
         if not found or not each.startswith(found[-1]):
             found.append(each)
     return found
-
-
-def _related(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
 
 
 def page(names: Sequence[str], prefixes: Sequence[str], after: str, size: int) -> tuple[list[str], bool]:

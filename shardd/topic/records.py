@@ -236,8 +236,8 @@ class Records:
 
     def _cut(self, front: Batch, start: int, reason: str | None = None) -> None:
         """Remove the records of the first batch before position `start`, as losses if there is a reason."""
-        if reason is not None and (lost := last_live_before(front, start)) is not None:
-            self.losses.add(lost, reason)
+        if reason is not None and (place := front.mask(front.start, min(start, front.count)).rfind(1)) >= 0:
+            self.losses.add(front.first_seq + front.start + place, reason)
         self._counted(front, front.cut, start)
         self._move_floor()
 
@@ -407,17 +407,9 @@ class Records:
 
 
 def _end_of(before_seq: int | None, bound: int) -> int:
-    """The seq before which a deletion ends."""
     return bound if before_seq is None else min(bound, before_seq)
 
 
 def _tags_of(match: Match, index: TagIndex) -> Set[bytes]:
     op, text = match
     return index.equal(text) if op == "Eq" else index.starting_with(text)
-
-
-def last_live_before(front: Batch, start: int) -> int | None:
-    """Seq of the last live record of `front` before position `start`; None if there is none."""
-    mask = front.mask(front.start, min(start, front.count))
-    last = mask.rfind(1)
-    return None if last < 0 else front.first_seq + front.start + last

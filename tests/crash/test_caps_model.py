@@ -198,7 +198,7 @@ class World:
             assert sum(limit.bytes for limit in limits) <= self.cap
             assert sum(limit.topics for limit in limits) <= MOST_TOPICS
         for each in self.net.shards:
-            assert each.shard._staging.promises.booked >= 0
+            assert each.shard.staging.promises.booked >= 0
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -234,7 +234,7 @@ def live(seed: int, steps: int) -> None:
     for each in world.net.shards:
         each.shard.flush()
         each.shard.commits.sync_now()
-        assert each.shard._staging.promises.booked == 0
+        assert each.shard.staging.promises.booked == 0
     head = world.net.topic("a").records.head_seq
     assert {name: lane.cursor for name, lane in lanes.items() if lane is not None} == dict.fromkeys(DESTS, head)
     assert len(world.net.of("q").shard.mover) == 0

@@ -40,7 +40,7 @@ PASSED_OVER = (
     "totals", "old", "last_ts",
     "last_read_ts", "used_ms", "_delays", "_served", "_at", "_credit", "_banded_at", "refused_total",
     # numbers that are given once and then never again
-    "_next_id", "staged_total", "_order", "block",
+    "next_id", "staged_total", "_order", "block",
     # hints: larger than needed they cost a sync or a look, and no promise
     "sync_required_no", "logged_no", "catalogued", "_free", "_looked_at", "_since", "_new", "_taken", "counted_in",
     # heaps whose entries count only if the job says so, and streams that hold nothing

@@ -157,7 +157,7 @@ class World:
         total = self.total
         assert refused(self.shard, name, records(*sizes), self.cap) == (grows > 0 and total + grows > self.cap)
         self.shard.shard.commits.sync_now()
-        assert self.shard.shard._staging.promises.booked == 0
+        assert self.shard.shard.staging.promises.booked == 0
 
     def delete(self) -> None:
         topic = self.shard.shard.directory.visible[self.name()]

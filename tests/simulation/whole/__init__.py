@@ -4,8 +4,8 @@ A *schedule* is made from a seed: requests of a few clients, and faults, each wi
 one trio run, on a clock that jumps. It takes some tens of milliseconds.
 
     the product's code                                     replaced
-    a shard: `shardd.process.main._serve` and all that     the processes (`processes`): a scope of tasks each
-      it assembles
+    a shard: `shardd.process.main.ShardProcess` and all    the processes (`processes`): a scope of tasks each
+      that it assembles
     a gateway: `gateway.api` from a parsed request on,     the HTTP parser and the reactor
       its client of the shards
     links, packets, windows, deadlines (`proto.ipc`)       ZeroMQ (`network`): pipes that keep their order and take a

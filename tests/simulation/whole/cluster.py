@@ -100,9 +100,8 @@ class ClusterMachine(Machine):
         start = await link.receive()
         assert isinstance(start, Start)
         process.disk = self.attached(start.index, process)
-        path = shard_path(start.index)
-        with bucket.Copy(start, path, start.limits) as copy:
-            return await main._begin(link, start, copy, path, start.limits)  # type: ignore[arg-type]
+        with bucket.Copy(start, shard_path(start.index)) as copy:
+            return await main._begin(link, start, copy)  # type: ignore[arg-type]
 
     async def roster(self, link: ControlEnd, process: Process) -> int:
         return await roster_process._keep(link)  # type: ignore[arg-type]

@@ -204,11 +204,10 @@ class Machine:
     async def shard(self, link: ControlEnd, process: Process) -> int:
         start: Any = await link.receive()
         assert isinstance(start, Start)
-        path = shard_path(start.index)
-        copy = bucket.Copy(start, path, start.limits)
+        copy = bucket.Copy(start, shard_path(start.index))
         copy.disk = self.attached(start.index, process)  # type: ignore[assignment]
         copy.told(start.states)
-        return await main._serve(link, start, copy, path, start.limits, None)  # type: ignore[arg-type]
+        return await main.ShardProcess(link, start, copy, None).serve()  # type: ignore[arg-type]
 
     def attached(self, index: int, process: Process) -> Disk:
         """The disk of a shard, for its process."""

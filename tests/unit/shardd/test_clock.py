@@ -198,7 +198,7 @@ class TestShard:
         assert shard.append("q", 2, idempotency_key="l")["deduped"] is False
         assert claimed(shard) == [1, 2]
         there.pass_(20_000)
-        assert there.machine.jumps or shard.shard._staging.clock.statistics().offset_ms == 0
+        assert there.machine.jumps or shard.shard.staging.clock.statistics().offset_ms == 0
         assert claimed(shard) == []
         assert shard.append("q", 2, idempotency_key="l")["deduped"] is True
         there.pass_(15_000)

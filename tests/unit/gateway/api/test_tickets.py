@@ -75,7 +75,7 @@ async def test_a_ticket_opens_what_it_is_for_once() -> None:
             url = (await ticket(there, path)).json["url"]
             assert await opened(there, f"{url}&node=n", headers) in (200, 101)
             assert await opened(there, f"{url}&node=n", headers) == 401
-        assert not len(kept(there).shard.tickets)
+        assert kept(there).shard.tickets._unused == {}
 
 
 async def test_a_ticket_is_for_its_path_only_and_for_streams_only() -> None:
@@ -113,7 +113,7 @@ async def test_tickets_run_out_and_are_bounded_per_key() -> None:
         assert await opened(there, urls[0], UPGRADE) == 101
         kept(there).clock.advance(60_000)
         assert await opened(there, urls[1], UPGRADE) == 401
-        assert not len(kept(there).shard.tickets)
+        assert kept(there).shard.tickets._unused == {}
         assert (await ticket(there, "/v0/ws")).status == 200
 
 
@@ -141,7 +141,7 @@ async def test_tickets_of_a_key_are_counted_by_one_shard() -> None:
         for index in range(2):
             await start_real(there, Harness(max_tickets_per_key=2), index=index)
         assert [(await ticket(there, "/v0/ws")).status for _ in range(3)] == [200, 200, 429]
-        assert sorted(len(kept(there, index).shard.tickets) for index in range(2)) == [0, 2]
+        assert sorted(len(kept(there, index).shard.tickets._unused) for index in range(2)) == [0, 2]
 
 
 async def test_a_home_shard_that_is_away_is_503_and_one_that_is_new_401() -> None:
@@ -151,7 +151,7 @@ async def test_a_home_shard_that_is_away_is_503_and_one_that_is_new_401() -> Non
         there.gateway.shards.update([ShardState(0, "failed")])
         assert (await ticket(there, "/v0/ws")).status == 503
         assert await opened(there, urls[0], UPGRADE) == 503
-        assert len(harness.shard.tickets) == 2, "it is not used up by that"
+        assert len(harness.shard.tickets._unused) == 2, "it is not used up by that"
         await start_real(there, harness, incarnation=state.incarnation + 1)
         assert await opened(there, urls[0], UPGRADE) == 101
         await start_real(there, harness.restarted(), incarnation=state.incarnation + 2)
@@ -194,7 +194,7 @@ async def test_a_path_that_no_ticket_can_be_for_uses_it_up() -> None:
     async with staged() as there:
         given = (await ticket(there, "/v0/ws")).json["ticket"]
         assert await opened(there, f"/v0/topics/%C3%A4/work?node=n&ticket={given}") == 401
-        assert not len(kept(there).shard.tickets)
+        assert kept(there).shard.tickets._unused == {}
 
 
 async def test_a_ticket_is_not_given_for_what_is_no_name_of_a_session() -> None:

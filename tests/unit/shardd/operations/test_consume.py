@@ -44,7 +44,7 @@ def test_a_take_leaves_the_cursor_while_no_answer_may_be_sent() -> None:
     shard = fsynced()
     shard.append("t", 1)
     answers = False
-    shard.shard.serve_while(lambda: answers)
+    shard.shard.staging.serving = lambda: answers
     with pytest.raises(TopicsError) as refused:
         take(shard)
     assert refused.value.detail == {"reason": "term_not_renewed", "outcome": "not_done"}

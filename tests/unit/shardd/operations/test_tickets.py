@@ -72,7 +72,7 @@ def test_unused_tickets_of_a_key_are_bounded(most: int) -> None:
     assert make(shard, "t5") is not None
     shard.clock.advance(MINUTE)
     assert make(shard, "t6") is None
-    assert len(shard.shard.tickets) == 1
+    assert len(shard.shard.tickets._unused) == 1
     assert dict(shard.shard.tickets._held) == {b"k": 1}
 
 

@@ -238,7 +238,7 @@ async def test_a_process_of_the_shard_and_the_removal_of_its_files_wait_for_each
             looked = trio.Event()
             await looked.wait()
         assert [each.name for each in path.iterdir()] == ["bucket.json"]
-        with Copy(Start("shard", Limits()), path, Limits()) as copy:
+        with Copy(Start("shard", Limits()), path) as copy:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(copy.claim)
                 await trio.sleep(0.01)

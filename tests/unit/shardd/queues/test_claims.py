@@ -431,7 +431,7 @@ def test_while_no_answer_may_be_sent_nothing_is_leased_and_nothing_finished(shar
     shard.append("q", 0, 1)
     held = seqs(claim(shard, "w", 1))
     answers = False
-    shard.shard.serve_while(lambda: answers)
+    shard.shard.staging.serving = lambda: answers
     asked = [send_claim(shard, "w", 1, ack={"seqs": held}), send_claim(shard, "w", 1, wait_ms=9), take(shard, "s", 1)]
     assert [refused(shard, ident) for ident in asked] == [{"reason": "term_not_renewed", "outcome": "not_done"}] * 3
     assert counters(shard) == (1, 1)
@@ -443,7 +443,7 @@ def test_while_no_answer_may_be_sent_nothing_is_leased_and_nothing_finished(shar
 def test_a_claim_that_waits_is_refused_when_there_are_jobs_and_no_answer_may_be_sent(jitter: int) -> None:
     shard = queue(Harness(), claim_jitter_ms=jitter)
     answers = True
-    shard.shard.serve_while(lambda: answers)
+    shard.shard.staging.serving = lambda: answers
     asked = [send_claim(shard, "w", 1, wait_ms=20_000), take(shard, "s", 1)]
     shard.clock.advance(5)
     shard.shard.deliver()

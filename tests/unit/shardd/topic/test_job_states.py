@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardd.topic import job_states
-from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, TRANSITIONS, JobEvent, JobState
+from shardd.topic.job_states import DELAYS, FOLLOWING, GOING, LASTING, TIMED, JobEvent, JobState
 from shardd.topic.job_table import Job, Queue
-from tests.support.state_tables import drawn
+from tests.support.state_tables import by_state, drawn
 
 NOW, LATER = 1_000, 2_000
+TRANSITIONS = by_state(FOLLOWING, JobState)
 
 
 def test_the_docstring_draws_the_table() -> None:

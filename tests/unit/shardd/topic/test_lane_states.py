@@ -6,8 +6,10 @@ import pytest
 
 from shardd.topic import lane_states
 from shardd.topic.lane import Lane, load
-from shardd.topic.lane_states import TRANSITIONS, LaneEvent, LaneState
-from tests.support.state_tables import drawn
+from shardd.topic.lane_states import FOLLOWING, LaneEvent, LaneState
+from tests.support.state_tables import by_state, drawn
+
+TRANSITIONS = by_state(FOLLOWING, LaneState)
 
 
 def test_the_docstring_draws_the_table() -> None:
