@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -41,6 +42,11 @@ class Inspect:
         self._directory = parts.staging.directory
         self._clock = parts.staging.clock
         self._checkpoints = checkpoints
+
+    @property
+    def handlers(self) -> dict[type, Callable[[Request[Any], Respond], None]]:
+        """The operations that only look, by their Struct."""
+        return {StateGet: self.state, ListTopics: self.list, Stats: self.stats, Sample: self.sample}
 
     def state(self, request: Request[StateGet], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
