@@ -36,7 +36,6 @@ from gateway.api.sockets import Sockets
 from gateway.api.stream_requests import StreamRequests
 from gateway.api.tickets import Tickets
 from gateway.contract.auth import Keyring
-from gateway.contract.operation import Body
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.origins import Origins
 from gateway.http.gzip_coding import SMALLEST_ANSWER
@@ -104,7 +103,7 @@ class Api:
                 name = plan.operation.name
                 streams = plan.operation.streams
                 self.entry.admit(plan, request, await self.entry.redeem(request) if streams else None)
-                body = b"" if plan.operation.body is Body.NONE else await self.bodies.read(plan, request)
+                body = b"" if plan.operation.request is None else await self.bodies.read(plan, request)
                 response = rendering.rendered(await self.forwarding.forward(plan, body, request), started)
         except TopicsError as error:
             response = rendering.failed(error, plan, request, started)

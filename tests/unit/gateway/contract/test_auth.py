@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from gateway.contract.auth import Keyring, restrictions
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from proto.ipc.control import Control, ControlError, Decoder, Keys, encode
 from proto.ipc.message import Message, Parked, Reply, Request
@@ -103,7 +103,7 @@ async def ask(client: Client, operation: Operation, name: str, authorization: st
     if operation.streams:  # a stream does not end, so it gets a connection of its own
         async with await trio.open_tcp_stream(*client.stream.socket.getpeername()) as stream:
             return await Client(stream).ask(operation.method, target, None, headers)
-    return await client.ask(operation.method, target, body if operation.body is not Body.NONE else None, headers)
+    return await client.ask(operation.method, target, body if operation.request is not None else None, headers)
 
 
 def fill(path: str, name: str) -> str:
