@@ -94,9 +94,8 @@ class Service:
         stats, counted, gateways = await self._scraper.scrape(plan.key)
         shards = self._shards
         snapshot = metrics.Snapshot(
-            phases=[state.phase for state in shards.states],
+            states=shards.states,
             serving=[shards.answering(state.index) for state in shards.states],
-            hangs=[state.hangs for state in shards.states],
             progress=shards.progress,
             counters=shards.counted,
             shard_stats=stats,
@@ -105,7 +104,6 @@ class Service:
             gateways=gateways,
             several_gateways=self.several,
             max_topics=self._limits.metrics_max_topics,
-            restarts=[state.deaths for state in shards.states],
             members=[(each.node, each.address) for each in shards.machines if each.address],
             holders=[shards.holder(state.index) for state in shards.states] if shards.machine else (),
         )
