@@ -59,6 +59,8 @@ def largest_message(max_record_bytes: int) -> int:
 class Rog:
     """The part that all Rog connections share. `commands` counts by (command, result)."""
 
+    name = "rog"
+
     def __init__(self, shards: Shards, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
         self.max_message_bytes = largest_message(limits.max_record_bytes)
