@@ -114,16 +114,16 @@ class Gateway:
             cors_origins=start.cors_origins,
             row=self.row,
         )
-        self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
             self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds, gateways=start.gateways)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        front = Front(self.api, self.flight, self.limits, self.handover, budget)
+        front = Front(self.api, self.flight, self.limits, budget)
+        self.handover = HypercornHandover(front)
         self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, self.reactor, others, Sharing(self.row, Column.HTTP))
+        self.server = Http1Server(front, self.handover, self.reactor, others, Sharing(self.row, Column.HTTP))
         self.walrus = Walrus(self.shards, self.limits)
         self.rog = Rog(self.shards, self.limits)
         walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)

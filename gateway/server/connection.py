@@ -26,9 +26,10 @@ from gateway.http.chunked_body import ChunkDecoder
 from gateway.http.known_heads import cut
 from gateway.http.messages import ClientGone, Response, address_of
 from gateway.http.request_head import CHUNKED, PREFACE, check_beginning, parse
-from gateway.server.front import Front
+from gateway.server.front import Front, Handover
 from gateway.server.http1_request import Http1Request, Pieces
 from gateway.server.http2_connection import Carried
+from gateway.server.page_paths import is_page
 from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_HEADER_BYTES
@@ -58,6 +59,7 @@ class Connection:
 
     __slots__ = (
         "_front",
+        "_handover",
         "_owned",
         "_raw",
         "budget",
@@ -74,10 +76,11 @@ class Connection:
         "waiting",
     )
 
-    def __init__(self, front: Front, raw: socket.socket) -> None:
+    def __init__(self, front: Front, handover: Handover, raw: socket.socket) -> None:
         self.limits = front.limits
         self.heads = front.heads
         self._front = front
+        self._handover = handover
         self.buffer = b""
         self.drive: Drive
         """Drives `run`. The listener sets it."""
@@ -169,7 +172,7 @@ class Connection:
                 return
             request = Http1Request(self, head, head.length if length is None else length, known)
             # A head with a plan was the API's before.
-            if head.plan is None and front.handover.owns(request.path) and front.api.origins.admits(request):
+            if head.plan is None and is_page(request.path) and front.api.origins.admits(request):
                 self.buffer = b""
                 await self._hand_over(head.plain(), http2=False)
                 return
@@ -444,4 +447,4 @@ class Connection:
         self.phase = "idle"
         self.deadline = math.inf
         carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
-        await self._front.handover.serve(self._raw, raw + self.buffer, carried)
+        await self._handover.serve(self._raw, raw + self.buffer, carried)

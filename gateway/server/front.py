@@ -15,10 +15,7 @@ from proto.model.limits import Limits
 
 
 class Handover(Protocol):
-    """The server of connections that are not API traffic over HTTP/1.1."""
-
-    def owns(self, path: str) -> bool:
-        """Whether this server serves requests for `path`."""
+    """The server of pages, and of connections over HTTP/2."""
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
         """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` hears of
@@ -32,6 +29,5 @@ class Front:
     api: Api
     flight: Flight
     limits: Limits
-    handover: Handover
     budget: Budget
     heads: KnownHeads = field(default_factory=KnownHeads)
