@@ -14,11 +14,10 @@ from gateway.api.plan import Handler, Plan
 from gateway.contract.auth import UNPROVEN, Keyring, unauthorized
 from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
-from gateway.http import upgrade
 from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.shards.client import Shards
 from gateway.streams.hub import Live
-from proto.model.errors import ErrorCode, TopicsError
+from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import Limits
 
 if TYPE_CHECKING:
@@ -52,7 +51,8 @@ class Sockets:
 
     async def _open(self, plan: Plan, body: bytes, request: Request) -> Response:
         if request.upgrade != b"websocket" or request.method != "GET" or await request.has_body():
-            raise upgrade.not_an_upgrade()
+            path = plan.operation.path
+            raise invalid(f"{path} is a WebSocket: connect with an HTTP/1.1 upgrade (Upgrade: websocket)")
         from gateway.http import websocket  # loads wsproto, which no other request needs
         from gateway.streams.websocket_commands import Conversation
 

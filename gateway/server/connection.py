@@ -21,7 +21,7 @@ from gateway.admission.body_budget import FREE_BYTES, Hold, Kind
 from gateway.admission.transfer_rate import Pace, due
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path
-from gateway.http import response_head, upgrade
+from gateway.http import response_head
 from gateway.http.chunked_body import ChunkDecoder
 from gateway.http.known_heads import cut
 from gateway.http.messages import ClientGone, Response, address_of
@@ -36,6 +36,7 @@ from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
 from proto.process.faults import faults
 
+WEBSOCKET_PATH = "/v0/ws"
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
 """Bytes read at a time from a chunked body. Chunks of one or two bytes take a thousand times more processor time."""
@@ -164,7 +165,7 @@ class Connection:
                     return
                 known, length = cut(raw)
                 head = (self.heads.find(known) if known else None) or parse(raw)
-                if head.upgrade == b"websocket" and head.path != upgrade.PATH:
+                if head.upgrade == b"websocket" and head.path != WEBSOCKET_PATH:
                     # The bytes that follow are not HTTP, so none of them may be read as a request.
                     raise unknown_path(head.path)
             except TopicsError as error:
