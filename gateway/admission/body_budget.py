@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 
 import trio
@@ -59,14 +58,6 @@ def admits(total: int, used: int, mine: int, size: int) -> bool:
     """Whether an owner that holds `mine` of the `used` bytes may take `size` more of `total` now."""
     left = total - used - size
     return left >= 0 and (not mine or mine + size <= TIMES_THE_REST * left)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetStatistics:
-    total: int
-    used: int
-    waiting: int
-    by_kind: dict[str, int]
 
 
 class _Waiter:
@@ -149,11 +140,10 @@ class Budget:
         owner holds nothing else."""
         return min(size, self.total * TIMES_THE_REST // (TIMES_THE_REST + 1))
 
-    def statistics(self) -> BudgetStatistics:
-        kinds = {kind.name.lower(): 0 for kind in Kind}
-        for (kind, _), size in self._held.items():
-            kinds[kind.name.lower()] += size
-        return BudgetStatistics(self.total, self.used, sum(map(len, self._queues.values())), kinds)
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for bytes."""
+        return sum(map(len, self._queues.values()))
 
     def free_for(self, owner: Owner, size: int) -> bool:
         while self._returned:

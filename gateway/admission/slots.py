@@ -74,9 +74,6 @@ class Slots:
         total = 0 if self._total is None else self._total.most
         return Bound(self._per_key.limit, fair(total, self._per_key.most, self._several()))
 
-    def held_by(self, key: Key) -> int:
-        return self._by_key[key.digest]
-
     def _give_back(self, digest: bytes) -> None:
         self.open -= 1
         if digest:

@@ -80,7 +80,7 @@ class Api:
             **Lists(shards).handlers,
             **RouterRequests(shards).handlers,
             **StreamRequests(self.live, self.work, tickets).handlers,
-            **Sockets(self.live, shards, keyring, limits, budget, outcomes, streams).handlers,
+            **Sockets(self.live, budget, outcomes, streams).handlers,
             **self.service.handlers,
         }
         assert handlers.keys() == {operation.name for operation in OPERATIONS if operation.shard_op is None}

@@ -41,7 +41,7 @@ class Service:
         self.several = several
         """Whether the service has several gateways."""
         self.colleagues = Colleagues(self.figures)
-        self.history = Recorder(shards, outcomes.served, others=self._others)
+        self.history = Recorder(shards, outcomes.served, self._others)
         self.protocols: list[Callable[[], ProtocolFigures]] = []
         """Functions that return the metrics of the other protocols."""
         self._shards = shards

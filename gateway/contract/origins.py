@@ -186,9 +186,7 @@ class Origins:
         )
 
     def tell(self, request: Request, response: Response) -> None:
-        """Add the headers to a response that let pages of listed origins read it."""
-        if not self.rule.origins:
-            return
+        """Add the headers to a response that let pages of listed origins read it, if the rule lists any."""
         vary = b"Origin"
         headers = []
         for name, value in response.headers:

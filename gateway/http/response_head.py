@@ -47,20 +47,17 @@ class _Date:
 
     def __init__(self) -> None:
         self._second = 0
-        self._value = b""
         self._line = b""
 
     def line(self) -> bytes:
         second = int(time())
         if second != self._second:
             self._second = second
-            self._value = formatdate(second, usegmt=True).encode()
-            self._line = b"date: %b\r\n" % self._value
+            self._line = b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
         return self._line
 
     def value(self) -> bytes:
-        self.line()
-        return self._value
+        return self.line()[len(b"date: ") : -len(b"\r\n")]
 
 
 _date = _Date()

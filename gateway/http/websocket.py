@@ -103,11 +103,11 @@ class WebSocket:
     async def receive(self) -> bytes:
         """Wait for the next text message and return it as UTF-8. Raises `ClientGone` when there will be none; a refused
         client has been sent a close frame with the reason."""
-        self._release()
+        self._hold.release()
         try:
             return await self._message()
         except BaseException:
-            self._release()
+            self._hold.release()
             raise
 
     async def _message(self) -> bytes:
@@ -161,7 +161,7 @@ class WebSocket:
 
     async def close(self, code: int, reason: str) -> None:
         """Send a close frame and wait up to `CLOSE_S` for the client's. Does nothing the second time."""
-        self._release()
+        self._hold.release()
         if self._closing:
             return
         self._closing = True
@@ -244,6 +244,3 @@ class WebSocket:
         except TopicsError as error:
             await self._refuse(TRY_LATER, error.message[:MAX_REASON_CHARS])
         self._pace.excuse(monotonic() - since)
-
-    def _release(self) -> None:
-        self._hold.release()

@@ -12,7 +12,7 @@ from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -338,9 +338,7 @@ class _Once(Collector):
 
 def text(snapshot: Snapshot) -> bytes:
     """Render the metrics in the Prometheus text format, version 0.0.4."""
-    registry = CollectorRegistry()
-    registry.register(_Once(list(families(snapshot))))
-    return generate_latest(registry)
+    return generate_latest(_Once(list(families(snapshot))))
 
 
 def _number(value: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
@@ -22,19 +21,6 @@ from proto.model.names import shard_of
 from proto.process.driven import in_task
 
 A = TypeVar("A")
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Figures of the client. `topics`, `records` and `bytes` are sums over each shard's latest status; `waiting` counts
-    requests without a reply."""
-
-    shards: int
-    serving: int
-    topics: int
-    records: int
-    bytes: int
-    waiting: int
 
 
 class Shards:
@@ -156,17 +142,6 @@ class Shards:
     def counted(self) -> list[tuple[int, int, int]]:
         """`counters` of the shards that this machine holds, and 0 for the others."""
         return [(0, 0, 0) if self.elsewhere(index) else each for index, each in enumerate(self.counters)]
-
-    def statistics(self) -> Statistics:
-        topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
-        return Statistics(
-            len(self.states),
-            sum(map(self.serving, range(len(self.states)))),
-            topics,
-            records,
-            size,
-            sum(len(link.waiting) for link in self.links.open()),
-        )
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""
