@@ -26,7 +26,6 @@ from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
 from gateway.protocols.tcp_server import TcpServer
 from gateway.protocols.walrus import Walrus
-from gateway.server.front import Front
 from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
@@ -120,10 +119,8 @@ class Gateway:
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        front = Front(self.api, self.flight, self.limits, budget)
-        self.handover = HypercornHandover(front)
-        self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, self.handover, self.reactor, others, Sharing(self.row, Column.HTTP))
+        self.handover = HypercornHandover(self.api)
+        self.server = Http1Server(self.api, self.handover, self.reactor, others, Sharing(self.row, Column.HTTP))
         self.walrus = Walrus(self.shards, self.limits)
         self.rog = Rog(self.shards, self.limits)
         walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)
@@ -159,19 +156,12 @@ class Gateway:
 
     async def expire_keys(self) -> None:
         """Have keys expire in time. The wall clock may be set, so it is looked at every second."""
-        changed = trio.Event()
-
-        def wake() -> None:
-            nonlocal changed
-            changed.set()
-            changed = trio.Event()
-
-        self.keyring.on_change.append(wake)
+        changed = trio.lowlevel.ParkingLot()
+        self.keyring.on_change.append(changed.unpark_all)
         while True:
             left = self.keyring.expire()
-            waiting = changed
             with trio.move_on_after(math.inf if left is None else min(max(left, 1) / 1000, 1)):
-                await waiting.wait()
+                await changed.park()
 
     async def accept(
         self,

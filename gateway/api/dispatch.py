@@ -39,6 +39,7 @@ from gateway.contract.auth import Keyring
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.origins import Origins
 from gateway.http.gzip_coding import SMALLEST_ANSWER
+from gateway.http.known_heads import KnownHeads
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
 from gateway.streams.hub import Live
@@ -64,6 +65,11 @@ class Api:
         cors_origins: Sequence[str] = (),
         row: Row | None = None,
     ) -> None:
+        self.flight = flight
+        self.limits = limits
+        self.budget = budget
+        self.heads = KnownHeads()
+        keyring.on_change.append(self.heads.forget)
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
         self.live = Live(shards, limits, keyring, budget, several_gateways=row is not None)

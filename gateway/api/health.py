@@ -36,7 +36,7 @@ def ready(shards: Shards, *, draining: bool) -> Response:
             f"no answer from shard {', '.join(map(str, hung))}; it is started again if it stays silent"
             if hung
             else "not every shard serves yet; retry shortly",
-            replay_progress=shards.progress,
+            replay_progress=shards.links.progress,
             shards=_shown(shards),
         )
     if any(shards.silent) and not partly:

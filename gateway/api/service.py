@@ -96,7 +96,7 @@ class Service:
         snapshot = metrics.Snapshot(
             states=shards.states,
             serving=[shards.answering(state.index) for state in shards.states],
-            progress=shards.progress,
+            progress=shards.links.progress,
             counters=shards.counted,
             shard_stats=stats,
             counted=counted,

@@ -148,11 +148,6 @@ def _query(param: Param) -> Schema:
     return {**query, "required": True} if param.required else query
 
 
-def _answer_name(operation: Operation) -> str:
-    assert operation.answer is not None
-    return operation.answer.__name__
-
-
 def _success(operation: Operation) -> Schema:
     """The responses that are no error."""
     if operation.upgrades:
@@ -162,7 +157,7 @@ def _success(operation: Operation) -> Schema:
         return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:
-        content = {"application/json": {"schema": {"$ref": REF.format(name=_answer_name(operation))}}}
+        content = {"application/json": {"schema": {"$ref": REF.format(name=operation.answer.__name__)}}}
     if operation.name == "metrics":
         content["text/plain"] = {"schema": {"type": "string"}}
     found: Schema = {"200": {"description": "Done", "content": content}}
@@ -253,7 +248,7 @@ def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
     for operation in operations:
         if operation.answer is None:
             continue
-        schema = schemas[_answer_name(operation)]
+        schema = schemas[operation.answer.__name__]
         if not operation.always:
             schema["properties"]["performance"] = {"$ref": REF.format(name="Performance")}
             schema["required"] = sorted({*schema["required"], "performance"})

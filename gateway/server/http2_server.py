@@ -38,11 +38,11 @@ from h2.settings import SettingCodes, Settings
 from structlog.typing import FilteringBoundLogger
 
 from gateway.admission.floods import Floods, network
+from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.http.http2_frames import EARNED_BY_ANSWER, EARNED_BY_DATA, MAX_FRAME_BYTES, Frames, Refused
 from gateway.http.messages import ClientGone, Request, Response, address_of
 from gateway.server.connection import GATHER_BYTES, LINGER_PAUSE_S, RECEIVE_BYTES
-from gateway.server.front import Front
 from gateway.server.http2_connection import Carried
 from gateway.server.http2_stream import FIRST_WINDOW_BYTES, Http2Stream
 from gateway.server.page_paths import is_page
@@ -72,9 +72,9 @@ class _Protocol(H2Connection):
 
 
 class Http2Server:
-    def __init__(self, front: Front, page: Callable[[Request], Awaitable[Response]]) -> None:
+    def __init__(self, api: Api, page: Callable[[Request], Awaitable[Response]]) -> None:
         """`page` answers the requests for pages."""
-        self.front = front
+        self.api = api
         self.draining = False
         self.leaving = False
         """Whether connections end with their last stream."""
@@ -99,20 +99,20 @@ class Http2Server:
 
     def has_room(self) -> bool:
         """Whether a stream may be opened. A stream costs what a connection does, so the limit on connections holds."""
-        most = self.front.limits.max_connections
+        most = self.api.limits.max_connections
         return not self.draining and (not most or self.open < most)
 
     async def respond(self, request: Http2Stream) -> Response:
         try:
             request.resolve()
         except TopicsError as error:
-            self.front.api.outcomes.refused(error)
+            self.api.outcomes.refused(error)
             return responses.failure(error, None)
-        if is_page(request.path) and self.front.api.origins.admits(request):
+        if is_page(request.path) and self.api.origins.admits(request):
             response = await self._page(request)
             request.hold_answer().set(len(response.body))
             return response
-        return await self.front.api.handle(request)
+        return await self.api.handle(request)
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried) -> None:
         """Serve a connection to its end, beginning with the bytes already `read`."""
@@ -131,7 +131,7 @@ class Http2Server:
 class Http2Connection:
     def __init__(self, server: Http2Server, raw: socket.socket, carried: Carried, address: str) -> None:
         self.carried = carried
-        self.limits = server.front.limits
+        self.limits = server.api.limits
         self._server = server
         self._raw = raw
         self._address = address
@@ -235,7 +235,7 @@ class Http2Connection:
         self._over = True
         self._wake()
         allowed = LINGER_BYTES
-        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError), self._server.front.flight.closes(self):
+        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError), self._server.api.flight.closes(self):
             while allowed > 0 and (data := await self._receive()):
                 allowed -= len(data)
 
@@ -293,11 +293,11 @@ class Http2Connection:
             self.reset(number, ErrorCodes.REFUSED_STREAM)
             return
         whole = event.stream_ended is not None
-        stream = Http2Stream(self, number, event.headers or [], server.front.budget, whole=whole)
+        stream = Http2Stream(self, number, event.headers or [], server.api.budget, whole=whole)
         self._streams[number] = stream
         server.open += 1
-        server.front.flight.enter()
-        self.carried.opened(stream)
+        server.api.flight.enter()
+        self.carried.has(stream)
         self._tasks.start_soon(self._serve, stream)
 
     async def _serve(self, stream: Http2Stream) -> None:
@@ -320,7 +320,7 @@ class Http2Connection:
             stream.lost()
             self.carried.closed(stream)
             self._server.open -= 1
-            self._server.front.flight.leave()
+            self._server.api.flight.leave()
             self._wake()
             self.close_if_idle()
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from gateway.api.dispatch import Api
 from gateway.http.messages import Request, Response
 from gateway.server.asgi import CountedPages, Pages, page
-from gateway.server.front import Front
 from gateway.server.http2_connection import Carried
 from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.tracebacks import kind
@@ -87,10 +87,10 @@ class _Replayed:
 class _Hypercorn:
     """Hypercorn and the pages. Loads them."""
 
-    def __init__(self, front: Front) -> None:
-        self._pause_s = front.limits.body_timeout_ms / 1000
+    def __init__(self, api: Api) -> None:
+        self._pause_s = api.limits.body_timeout_ms / 1000
         self.pages: Pages = import_module("gateway.server.pages").WebPages()
-        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(CountedPages(front.flight, self.pages))
+        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(CountedPages(api.flight, self.pages))
         self.context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
         self._state = import_module("hypercorn.typing").ConnectionState
         self._broken = (import_module("h11").ProtocolError, import_module("wsproto.utilities").ProtocolError)
@@ -99,7 +99,7 @@ class _Hypercorn:
         self._config.accesslog = None
         self._config.errorlog = _errors()
         self._config.include_server_header = False
-        self._config.keep_alive_timeout = front.limits.idle_timeout_ms / 1000
+        self._config.keep_alive_timeout = api.limits.idle_timeout_ms / 1000
         self._config.h11_max_incomplete_size = MAX_HEADER_BYTES
         # One page per connection: Hypercorn would parse the next request by other rules than the gateway's.
         self._config.keep_alive_max_requests = 0
@@ -114,8 +114,8 @@ class _Hypercorn:
 
 
 class HypercornHandover:
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._loading = trio.Lock()
         self._draining = self._retiring = False
         self._http2: Http2Server | None = None
@@ -125,7 +125,7 @@ class HypercornHandover:
         """Load Hypercorn and Quart in a thread, once. Connections that need them wait until this is done."""
         async with self._loading:
             if self._hypercorn is None:
-                self._hypercorn = await trio.to_thread.run_sync(_Hypercorn, self._front)
+                self._hypercorn = await trio.to_thread.run_sync(_Hypercorn, self._api)
             return self._hypercorn
 
     async def http2(self) -> Http2Server:
@@ -133,7 +133,7 @@ class HypercornHandover:
         async with self._loading:
             if self._http2 is None:
                 module = await trio.to_thread.run_sync(import_module, "gateway.server.http2_server")
-                self._http2 = module.Http2Server(self._front, self._page)
+                self._http2 = module.Http2Server(self._api, self._page)
                 if self._draining:
                     self._http2.drain()
                 elif self._retiring:

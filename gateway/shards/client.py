@@ -65,6 +65,7 @@ class Shards:
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
         self.end_parked = self.links.end_parked
+        self.elsewhere = self.links.elsewhere
 
     def update(self, states: list[ShardState]) -> None:
         """Take over the states that the supervisor sent."""
@@ -83,11 +84,6 @@ class Shards:
     @property
     def states(self) -> list[ShardState]:
         return self.links.states
-
-    @property
-    def progress(self) -> float:
-        """Share of the boot that is done, 0.0–1.0."""
-        return self.links.progress
 
     def _heard_from(self, link: Link, status: Status, replies: list[Reply]) -> None:
         index = link.state.index
@@ -117,10 +113,6 @@ class Shards:
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
         return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")
-
-    def elsewhere(self, index: int) -> bool:
-        """Whether another machine holds the shard, or none does."""
-        return self.links.elsewhere(index)
 
     def answering(self, index: int) -> bool:
         """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""

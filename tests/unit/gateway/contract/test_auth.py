@@ -248,7 +248,7 @@ async def test_a_body_is_not_read_before_the_key_is_known() -> None:
         await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + headers)
         answer = await client.receive()
         assert (answer.status, answer.headers["connection"]) == (401, "close")
-        assert there.gateway.server._front.budget.used == 0
+        assert there.gateway.budget.used == 0
         await client.stream.send_eof()
         await until(lambda: not there.gateway.server.connections)
 

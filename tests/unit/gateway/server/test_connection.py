@@ -182,7 +182,7 @@ async def test_a_large_body_and_a_large_answer_pass() -> None:
         answer = await client.ask("POST", "/v0/topics/a", body)
         assert len(answer.json["records"]) == 3 << 20
         assert there.shards[0].requests[0].body == body
-        assert there.gateway.server._front.budget.used == 0
+        assert there.gateway.budget.used == 0
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 2", b"Transfer-Encoding: chunked"])
@@ -201,7 +201,7 @@ async def test_a_client_that_is_gone_before_it_is_asked_for_its_body_is_no_failu
                 await until(lambda: len(there.gateway.server.connections) == 1)
         assert logs == []
         assert there.gateway.api.outcomes.served == {("health", 200): 1}
-        assert there.gateway.server._front.budget.used == 0
+        assert there.gateway.budget.used == 0
 
 
 @pytest.mark.parametrize(
