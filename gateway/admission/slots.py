@@ -27,12 +27,10 @@ class Bound:
     most: int
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
-    __slots__ = ("_digest", "_slots")
-
-    def __init__(self, slots: Slots, digest: bytes) -> None:
-        self._slots: Slots | None = slots
-        self._digest = digest
+    _slots: Slots | None
+    _digest: bytes
 
     def release(self) -> None:
         """Return the slot. A second call does nothing."""

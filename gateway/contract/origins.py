@@ -173,7 +173,8 @@ class Origins:
     def preflight(self, request: Request, methods: Collection[str]) -> Response:
         """Return the response to a preflight request. Raises `403 forbidden`."""
         origin = request.header(b"origin").decode("latin-1")
-        if not same_origin(origin.lower(), request.header(b"host").decode("latin-1")) and not self._listed(origin):
+        own = same_origin(origin.lower(), request.header(b"host").decode("latin-1"))
+        if not own and origin.lower() not in self.rule.origins:
             text = _REFUSALS[Verdict.FOREIGN_ORIGIN].format(shown=f'"{origin[:100]}"')
             raise TopicsError(ErrorCode.FORBIDDEN, text, {"reason": Verdict.FOREIGN_ORIGIN.value})
         return Response(
@@ -186,7 +187,7 @@ class Origins:
         )
 
     def tell(self, request: Request, response: Response) -> None:
-        """Add the headers to a response that let pages of listed origins read it, if the rule lists any."""
+        """Add the headers to a response that let pages of listed origins read it. Only for a rule that lists any."""
         vary = b"Origin"
         headers = []
         for name, value in response.headers:
@@ -196,13 +197,10 @@ class Origins:
                 headers.append((name, value))
         headers.append((b"vary", vary))
         origin = request.header(b"origin")
-        if origin and self._listed(origin.decode("latin-1")):
+        if origin and origin.decode("latin-1").lower() in self.rule.origins:
             headers.append((b"access-control-allow-origin", origin))
             headers.append((b"access-control-expose-headers", EXPOSED_HEADERS))
         response.headers = tuple(headers)
-
-    def _listed(self, origin: str) -> bool:
-        return origin.lower() in self.rule.origins
 
 
 def _verdict(request: Request, rule: Rule, changes: bool = False) -> Verdict:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 
 import trio
@@ -171,19 +172,14 @@ class WebSocket:
                 pass
 
     async def _refuse(self, code: int, reason: str) -> None:
-        try:
+        with suppress(OSError):
             await self.close(code, reason)
-        except OSError:
-            pass
         raise ClientGone
 
     async def _answer_close(self, event: CloseConnection) -> None:
         """Answer the client's close with its own code, and invalid WebSocket bytes with the code of the error."""
-        try:
-            with trio.move_on_after(CLOSE_S):
-                await self._write(self._connection.send(event.response()))
-        except (OSError, LocalProtocolError):
-            pass
+        with suppress(OSError, LocalProtocolError), trio.move_on_after(CLOSE_S):
+            await self._write(self._connection.send(event.response()))
 
     async def _next(self) -> Event:
         while not self._events:

@@ -103,27 +103,22 @@ class TcpConnection:
         while not self._flight.draining and (self._buffer or not self._flight.leaving):
             hold = self._budget.hold(Kind.BODY)
             try:
-                try:
-                    steps = self._session.read()
-                    wanted = next(steps)
-                    self._wait()
-                    while True:
-                        if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
-                            await hold.grow(wanted)
-                        piece = await self._take(wanted)
-                        if piece is None:
-                            return
-                        wanted = steps.send(piece)
-                except StopIteration as whole:
-                    self.deadline = self.since = math.inf
-                    await self._carry_out(whole.value)
-                except ProtocolError as error:
-                    await self._send(self._session.refuse(error.message))
-                    if error.fatal:
-                        await self._linger()
+                steps = self._session.read()
+                wanted = next(steps)
+                self._wait()
+                while True:
+                    if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
+                        await hold.grow(wanted)
+                    piece = await self._take(wanted)
+                    if piece is None:
                         return
-                except TopicsError as error:  # no memory for a command of this size
-                    await self._send(self._session.refuse(error.message))
+                    wanted = steps.send(piece)
+            except StopIteration as whole:
+                self.deadline = self.since = math.inf
+                await self._carry_out(whole.value)
+            except (ProtocolError, TopicsError) as error:
+                await self._send(self._session.refuse(error.message))
+                if isinstance(error, TopicsError) or error.fatal:  # there is no memory for a command of this size
                     await self._linger()
                     return
             finally:
