@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 
 import structlog
@@ -25,9 +24,8 @@ from gateway.observe import tracing
 from gateway.observe.audit import Audit
 from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
-from gateway.protocols.tcp_server import Listening, TcpServer
+from gateway.protocols.tcp_server import TcpServer
 from gateway.protocols.walrus import Walrus
-from gateway.server.front import Front
 from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
@@ -53,7 +51,6 @@ from proto.ipc.control import (
 )
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.control_link import ControlLink
-from proto.ipc.gateway_figures import ProtocolFigures
 from proto.ipc.gateway_page import Column, Row
 from proto.ipc.suspects import Suspects
 from proto.model.keys import Key
@@ -78,6 +75,8 @@ CLOSE_S = 2.0
 """For how long a gateway that drains keeps connections that have had their last answer."""
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""Raised by the link when the supervisor is gone, which ends this process anyway."""
 
 _log: FilteringBoundLogger = structlog.get_logger()
 
@@ -114,21 +113,19 @@ class Gateway:
             cors_origins=start.cors_origins,
             row=self.row,
         )
-        self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
             self.api.outcomes.audit = Audit(start.audit_fd, start.audit_fds, gateways=start.gateways)
         if start.request_log:
             self.api.outcomes.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        front = Front(self.api, self.flight, self.limits, self.handover, budget)
-        self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, self.reactor, others, Sharing(self.row, Column.HTTP))
+        self.handover = HypercornHandover(self.api)
+        self.server = Http1Server(self.api, self.handover, self.reactor, others, Sharing(self.row, Column.HTTP))
         self.walrus = Walrus(self.shards, self.limits)
         self.rog = Rog(self.shards, self.limits)
         walrus, rog = Sharing(self.row, Column.WALRUS), Sharing(self.row, Column.ROG)
-        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget, walrus)
-        self.rog_server = TcpServer("rog", self.limits, self.flight, budget, rog)
+        self.walrus_server = TcpServer(self.walrus, self.limits, self.flight, budget, walrus)
+        self.rog_server = TcpServer(self.rog, self.limits, self.flight, budget, rog)
         self._accepting = trio.CancelScope()
         self._closed = trio.Event()
         """Set once the listeners are closed."""
@@ -159,19 +156,12 @@ class Gateway:
 
     async def expire_keys(self) -> None:
         """Have keys expire in time. The wall clock may be set, so it is looked at every second."""
-        changed = trio.Event()
-
-        def wake() -> None:
-            nonlocal changed
-            changed.set()
-            changed = trio.Event()
-
-        self.keyring.on_change.append(wake)
+        changed = trio.lowlevel.ParkingLot()
+        self.keyring.on_change.append(changed.unpark_all)
         while True:
             left = self.keyring.expire()
-            waiting = changed
             with trio.move_on_after(math.inf if left is None else min(max(left, 1) / 1000, 1)):
-                await waiting.wait()
+                await changed.park()
 
     async def accept(
         self,
@@ -185,16 +175,10 @@ class Gateway:
         self.api.origins.listens(listener.getsockname())
         with self._accepting:
             async with trio.open_nursery() as nursery:
-                if walrus:
-                    nodes: list[Listening] = [(each, self.walrus.session) for each in walrus]
-                    nursery.start_soon(self.walrus_server.run, nodes)
-                    self.api.service.protocols.append(
-                        partial(self._statistics, self.walrus_server, self.walrus.commands)
-                    )
-                if rog:
-                    rogs: list[Listening] = [(each, self.rog.session) for each in rog]
-                    nursery.start_soon(self.rog_server.run, rogs)
-                    self.api.service.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
+                for server, listeners in ((self.walrus_server, walrus), (self.rog_server, rog)):
+                    if listeners:
+                        nursery.start_soon(server.run, listeners)
+                        self.api.service.protocols.append(server.figures)
                 await nursery.start(self.server.run, listener)
                 self._tell_accepting(True)
                 task_status.started()
@@ -206,12 +190,6 @@ class Gateway:
     def _tell_accepting(self, accepting: bool) -> None:
         if self.row is not None:
             self.row.put(Column.ACCEPTING, accepting)
-
-    @staticmethod
-    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> ProtocolFigures:
-        return ProtocolFigures(
-            server.name, len(server.connections), [(*key, number) for key, number in commands.items()]
-        )
 
     async def retire(self) -> None:
         """Leave new connections to other gateways, serve the open ones, and end them. Blocks for up to the longest wait
@@ -298,17 +276,11 @@ async def serve(link: ControlLink) -> None:
                     await gateway.shards.complete.wait()
                 if gateway.flight.leaving:
                     return  # a roll has given it up
-            service = gateway.api.service
-            service.colleagues.asks = True
+            gateway.api.service.colleagues.asks = True
             await nursery.start(gateway.accept, listener, walrus, rog)
-            nursery.start_soon(gateway.tidy)
-            nursery.start_soon(service.colleagues.run, link.send)
+            _start_tasks(gateway, link, nursery)
             if start.gateways > 1:
                 nursery.start_soon(_name_suspects, gateway.shards.links.suspects, link)
-            nursery.start_soon(service.history.run)
-            nursery.start_soon(gateway.expire_keys)
-            if tracing.wanted(os.environ):
-                nursery.start_soon(gateway.begin_tracing)
             calm(OLD_SEARCHES)
             await link.send(Ready())
             nursery.start_soon(_tell_complete, gateway, link)
@@ -324,6 +296,16 @@ async def serve(link: ControlLink) -> None:
     for each in (listener, *walrus, *rog):
         each.close()
     _log.info("gateway_stopped")
+
+
+def _start_tasks(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) -> None:
+    """Start what a gateway does besides serving."""
+    nursery.start_soon(gateway.tidy)
+    nursery.start_soon(gateway.api.service.colleagues.run, link.send)
+    nursery.start_soon(gateway.api.service.history.run)
+    nursery.start_soon(gateway.expire_keys)
+    if tracing.wanted(os.environ):
+        nursery.start_soon(gateway.begin_tracing)
 
 
 async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) -> None:
@@ -356,10 +338,8 @@ async def _follow(gateway: Gateway, link: ControlLink, nursery: trio.Nursery) ->
 
 async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
     await gateway.shards.complete.wait()
-    try:
+    with suppress(*_GONE):
         await link.send(Complete())
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # the supervisor is gone, which ends this process anyway
 
 
 async def _name_suspects(suspects: Suspects, link: ControlLink) -> None:
@@ -367,18 +347,16 @@ async def _name_suspects(suspects: Suspects, link: ControlLink) -> None:
     found, untold = trio.open_memory_channel[Suspected](math.inf)
     suspects.on_death = found.send_nowait
     async for suspected in untold:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the supervisor is gone
+        with suppress(*_GONE):
             await link.send(suspected)
 
 
 async def _drain(gateway: Gateway, link: ControlLink, retires: bool) -> None:
     _log.info("gateway_retiring" if retires else "gateway_draining", in_flight=gateway.flight.count)
     await (gateway.retire() if retires else gateway.drain())
-    try:
+    with suppress(*_GONE):
         await link.send(Pong(gateway.api.service.figures()))
         await link.send(Drained())
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # the supervisor is gone, which ends this process anyway
 
 
 def _shown(listener: socket.socket) -> str:
@@ -390,8 +368,8 @@ async def _run(descriptor: int) -> None:
     link = ControlLink.inherited(descriptor)
     try:
         await serve(link)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # the supervisor is gone
+    except _GONE:
+        pass
     except Exception:
         _log.exception("gateway_failed")
         raise

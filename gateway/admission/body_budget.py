@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import trio
@@ -61,22 +61,12 @@ def admits(total: int, used: int, mine: int, size: int) -> bool:
     return left >= 0 and (not mine or mine + size <= TIMES_THE_REST * left)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStatistics:
-    total: int
-    used: int
-    waiting: int
-    by_kind: dict[str, int]
-
-
+@dataclass(slots=True, eq=False)
 class _Waiter:
-    __slots__ = ("event", "hold", "since", "size")
-
-    def __init__(self, hold: Hold, size: int, since: float) -> None:
-        self.hold = hold
-        self.size = size
-        self.since = since
-        self.event = trio.Event()
+    hold: Hold
+    size: int
+    since: float
+    event: trio.Event = field(default_factory=trio.Event)
 
 
 class Hold:
@@ -149,11 +139,10 @@ class Budget:
         owner holds nothing else."""
         return min(size, self.total * TIMES_THE_REST // (TIMES_THE_REST + 1))
 
-    def statistics(self) -> BudgetStatistics:
-        kinds = {kind.name.lower(): 0 for kind in Kind}
-        for (kind, _), size in self._held.items():
-            kinds[kind.name.lower()] += size
-        return BudgetStatistics(self.total, self.used, sum(map(len, self._queues.values())), kinds)
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for bytes."""
+        return sum(map(len, self._queues.values()))
 
     def free_for(self, owner: Owner, size: int) -> bool:
         while self._returned:
@@ -194,6 +183,7 @@ class Budget:
         finally:
             if not waiter.event.is_set():
                 self._withdraw(waiter)
+                self._admit()
         if not waiter.event.is_set():
             raise TopicsError(
                 ErrorCode.THROTTLED,
@@ -208,7 +198,6 @@ class Budget:
         queue.remove(waiter)
         if not queue:
             del self._queues[waiter.hold.owner]
-        self._admit()
 
     def _overdue(self, now: float) -> bool:
         return any(queue[0].since + self._patience_s / 4 <= now for queue in self._queues.values())
@@ -219,10 +208,7 @@ class Budget:
         self._admitting = True
         try:
             while (waiter := self._next()) is not None:
-                queue = self._queues[waiter.hold.owner]
-                queue.remove(waiter)
-                if not queue:
-                    del self._queues[waiter.hold.owner]
+                self._withdraw(waiter)
                 self.book(waiter.hold, waiter.size)
                 waiter.event.set()
         finally:

@@ -7,11 +7,25 @@ from which the address's connections are read. A connection that waits holds a s
 
 from __future__ import annotations
 
+import socket
+from ipaddress import IPv6Address, ip_address
+
 REFUSED_PER_S = 2
 MOST_PAUSE_S = 10.0
 """Seconds that a connection waits at most, however many of its address were refused."""
 MOST_ADDRESSES = 1024
 """Addresses that are remembered; the one refused longest ago is forgotten first."""
+
+
+def network(raw: socket.socket) -> str:
+    """Return the address of a client, for IPv6 its network of 64 bits, all of which one client may have."""
+    try:
+        host = ip_address(raw.getpeername()[0].partition("%")[0])
+    except (OSError, ValueError, IndexError):
+        return ""  # it is gone already, or has none
+    if isinstance(host, IPv6Address):
+        return host.packed[:8].hex() if host.ipv4_mapped is None else str(host.ipv4_mapped)
+    return str(host)
 
 
 class Floods:

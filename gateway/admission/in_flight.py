@@ -22,8 +22,8 @@ class Flight:
         """Whether connections end after their response: after `retire`, and after `drain`."""
         self.count = 0
         self._closing: set[object] = set()
-        self._left = trio.Event()
-        """Set, and replaced, when a connection has been closed."""
+        self._left = trio.lowlevel.ParkingLot()
+        """Where those wait that are to look again when a connection has been closed."""
         self._landed = trio.Event()
 
     def enter(self) -> None:
@@ -54,12 +54,11 @@ class Flight:
             yield
         finally:
             self._closing.discard(connection)
-            self._left.set()
-            self._left = trio.Event()
+            self._left.unpark_all()
 
     async def closed(self) -> None:
         """Return once the connections that wait for their clients now are closed. The end of the process would reset
         those with unread input, and answers that their clients have not received yet would be lost."""
         those = self._closing.copy()
         while not those.isdisjoint(self._closing):
-            await self._left.wait()
+            await self._left.park()

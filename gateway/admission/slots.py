@@ -27,12 +27,10 @@ class Bound:
     most: int
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
-    __slots__ = ("_digest", "_slots")
-
-    def __init__(self, slots: Slots, digest: bytes) -> None:
-        self._slots: Slots | None = slots
-        self._digest = digest
+    _slots: Slots | None
+    _digest: bytes
 
     def release(self) -> None:
         """Return the slot. A second call does nothing."""
@@ -73,9 +71,6 @@ class Slots:
     def _bound_of_key(self) -> Bound:
         total = 0 if self._total is None else self._total.most
         return Bound(self._per_key.limit, fair(total, self._per_key.most, self._several()))
-
-    def held_by(self, key: Key) -> int:
-        return self._by_key[key.digest]
 
     def _give_back(self, digest: bytes) -> None:
         self.open -= 1

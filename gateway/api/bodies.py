@@ -7,7 +7,7 @@ their JSON. The body of a shard's operation goes to the shard unchanged, so it m
 from __future__ import annotations
 
 from gateway.api.plan import Plan
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, inflated
 from gateway.http.messages import Request
@@ -52,7 +52,7 @@ class Bodies:
 
 
 def _check_present(operation: Operation, body: bytes) -> None:
-    if not body and operation.body is Body.REQUIRED:
+    if not body and not operation.body_optional:
         raise invalid("the request needs a JSON body")
 
 

@@ -36,10 +36,10 @@ from gateway.api.sockets import Sockets
 from gateway.api.stream_requests import StreamRequests
 from gateway.api.tickets import Tickets
 from gateway.contract.auth import Keyring
-from gateway.contract.operation import Body
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.origins import Origins
 from gateway.http.gzip_coding import SMALLEST_ANSWER
+from gateway.http.known_heads import KnownHeads
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.shards.client import Shards
 from gateway.streams.hub import Live
@@ -65,6 +65,11 @@ class Api:
         cors_origins: Sequence[str] = (),
         row: Row | None = None,
     ) -> None:
+        self.flight = flight
+        self.limits = limits
+        self.budget = budget
+        self.heads = KnownHeads()
+        keyring.on_change.append(self.heads.forget)
         self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
         tickets = Tickets(shards, keyring)
         self.live = Live(shards, limits, keyring, budget, several_gateways=row is not None)
@@ -81,7 +86,7 @@ class Api:
             **Lists(shards).handlers,
             **RouterRequests(shards).handlers,
             **StreamRequests(self.live, self.work, tickets).handlers,
-            **Sockets(self.live, shards, keyring, limits, budget, outcomes, streams).handlers,
+            **Sockets(self.live, budget, outcomes, streams).handlers,
             **self.service.handlers,
         }
         assert handlers.keys() == {operation.name for operation in OPERATIONS if operation.shard_op is None}
@@ -104,7 +109,7 @@ class Api:
                 name = plan.operation.name
                 streams = plan.operation.streams
                 self.entry.admit(plan, request, await self.entry.redeem(request) if streams else None)
-                body = b"" if plan.operation.body is Body.NONE else await self.bodies.read(plan, request)
+                body = b"" if plan.operation.request is None else await self.bodies.read(plan, request)
                 response = rendering.rendered(await self.forwarding.forward(plan, body, request), started)
         except TopicsError as error:
             response = rendering.failed(error, plan, request, started)

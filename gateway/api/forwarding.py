@@ -99,7 +99,7 @@ class Forwarding:
         for header in operation.headers:
             if header.option and (value := request.headers.get(header.name.lower().encode())) is not None:
                 options[header.option] = _text(value, header.name)
-        if operation.bounds_maker and key.digest:
+        if key.digest and "maker" in operation.shard_op.__struct_fields__:  # the shard bounds what each key makes
             options["maker"] = key.id
             options["most_made"] = fair(self._most_cursors, 0, self._keyring.several)
         asked: ShardOperation[Any] = operation.shard_op(*(restrictions(key) if operation.grows else ()), **options)

@@ -36,7 +36,7 @@ def ready(shards: Shards, *, draining: bool) -> Response:
             f"no answer from shard {', '.join(map(str, hung))}; it is started again if it stays silent"
             if hung
             else "not every shard serves yet; retry shortly",
-            replay_progress=shards.progress,
+            replay_progress=shards.links.progress,
             shards=_shown(shards),
         )
     if any(shards.silent) and not partly:
@@ -45,7 +45,8 @@ def ready(shards: Shards, *, draining: bool) -> Response:
             reason="term_not_renewed",
             shards=_shown(shards),
         )
-    found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": shards.statistics().topics}
+    topics = sum(topics for topics, _, _ in shards.counters)
+    found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": topics}
     if any(shards.disk_full):
         # Reads, deletions and acks are still served, so a load balancer must not take the service away from them.
         full = [index for index, is_full in enumerate(shards.disk_full) if is_full]

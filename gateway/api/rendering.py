@@ -30,7 +30,7 @@ def failed(error: TopicsError, plan: Plan | None, request: Request, started: flo
         return responses.failure(error, None)
     if plan.operation.event_stream and sse.retries(error, request.header(b"accept")):
         return sse.come_back(error)
-    return responses.failure(error, started if plan.operation.timed else None)
+    return responses.failure(error, None if plan.operation.always else started)
 
 
 async def compress(response: Response, request: Request) -> None:

@@ -41,7 +41,7 @@ class Service:
         self.several = several
         """Whether the service has several gateways."""
         self.colleagues = Colleagues(self.figures)
-        self.history = Recorder(shards, outcomes.served, others=self._others)
+        self.history = Recorder(shards, outcomes.served, self._others)
         self.protocols: list[Callable[[], ProtocolFigures]] = []
         """Functions that return the metrics of the other protocols."""
         self._shards = shards
@@ -94,10 +94,9 @@ class Service:
         stats, counted, gateways = await self._scraper.scrape(plan.key)
         shards = self._shards
         snapshot = metrics.Snapshot(
-            phases=[state.phase for state in shards.states],
+            states=shards.states,
             serving=[shards.answering(state.index) for state in shards.states],
-            hangs=[state.hangs for state in shards.states],
-            progress=shards.progress,
+            progress=shards.links.progress,
             counters=shards.counted,
             shard_stats=stats,
             counted=counted,
@@ -105,7 +104,6 @@ class Service:
             gateways=gateways,
             several_gateways=self.several,
             max_topics=self._limits.metrics_max_topics,
-            restarts=[state.deaths for state in shards.states],
             members=[(each.node, each.address) for each in shards.machines if each.address],
             holders=[shards.holder(state.index) for state in shards.states] if shards.machine else (),
         )

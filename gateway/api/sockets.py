@@ -11,15 +11,12 @@ from gateway.admission.body_budget import Budget
 from gateway.admission.slots import Slots
 from gateway.api.outcomes import Outcomes
 from gateway.api.plan import Handler, Plan
-from gateway.contract.auth import UNPROVEN, Keyring, unauthorized
+from gateway.contract.auth import UNPROVEN, unauthorized
 from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
-from gateway.http import upgrade
 from gateway.http.messages import Channel, ClientGone, Request, Response
-from gateway.shards.client import Shards
 from gateway.streams.hub import Live
-from proto.model.errors import ErrorCode, TopicsError
-from proto.model.limits import Limits
+from proto.model.errors import ErrorCode, TopicsError, invalid
 
 if TYPE_CHECKING:
     from gateway.http.websocket import WebSocket
@@ -30,20 +27,8 @@ MAX_AUTH_BYTES = 8 << 10
 
 
 class Sockets:
-    def __init__(
-        self,
-        live: Live,
-        shards: Shards,
-        keyring: Keyring,
-        limits: Limits,
-        budget: Budget,
-        outcomes: Outcomes,
-        streams: Slots,
-    ) -> None:
+    def __init__(self, live: Live, budget: Budget, outcomes: Outcomes, streams: Slots) -> None:
         self._live = live
-        self._shards = shards
-        self._keyring = keyring
-        self._limits = limits
         self._budget = budget
         self._outcomes = outcomes
         self._streams = streams
@@ -52,7 +37,8 @@ class Sockets:
 
     async def _open(self, plan: Plan, body: bytes, request: Request) -> Response:
         if request.upgrade != b"websocket" or request.method != "GET" or await request.has_body():
-            raise upgrade.not_an_upgrade()
+            path = plan.operation.path
+            raise invalid(f"{path} is a WebSocket: connect with an HTTP/1.1 upgrade (Upgrade: websocket)")
         from gateway.http import websocket  # loads wsproto, which no other request needs
         from gateway.streams.websocket_commands import Conversation
 
@@ -64,10 +50,10 @@ class Sockets:
                 self._outcomes.audit.answered(self._operations[name], names, request, status, grave=grave)
 
         async def converse(channel: Channel) -> None:
-            socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
+            socket = websocket.WebSocket(connection, channel, key, self._live.limits, self._budget)
             if key is UNPROVEN and not await self._prove(socket, request):
                 return
-            await Conversation(self._live, self._shards, socket, audited).run()
+            await Conversation(self._live, self._live.shards, socket, audited).run()
 
         return Response(101, answer, upgraded=converse)
 
@@ -81,7 +67,7 @@ class Sockets:
             try:
                 with trio.fail_after(AUTH_S):
                     message = await socket.first(MAX_AUTH_BYTES)
-                key, answer = prove(message, self._keyring)
+                key, answer = prove(message, self._live.keyring)
                 assert request.slot is not None
                 request.slot.release()
                 request.slot = self._streams.take(key)

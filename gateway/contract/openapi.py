@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.contract.json_schemas import REF, Schema, example, of_service, of_structs
-from gateway.contract.operation import Body, Header, Operation, Param
+from gateway.contract.operation import Header, Operation, Param
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.samples import Example, samples
 from proto import __version__
@@ -108,7 +108,7 @@ def errors_of(operation: Operation, *, keyed: bool) -> Codes:
         codes |= {ErrorCode.UNAUTHORIZED}
     if operation.scope is not None:
         codes |= {ErrorCode.THROTTLED}
-    if operation.body is not Body.NONE:
+    if operation.request is not None:
         codes |= _BODY
     if not operation.always:
         codes |= {ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN}
@@ -148,11 +148,6 @@ def _query(param: Param) -> Schema:
     return {**query, "required": True} if param.required else query
 
 
-def _answer_name(operation: Operation) -> str:
-    assert operation.answer is not None
-    return operation.answer.__name__
-
-
 def _success(operation: Operation) -> Schema:
     """The responses that are no error."""
     if operation.upgrades:
@@ -162,7 +157,7 @@ def _success(operation: Operation) -> Schema:
         return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:
-        content = {"application/json": {"schema": {"$ref": REF.format(name=_answer_name(operation))}}}
+        content = {"application/json": {"schema": {"$ref": REF.format(name=operation.answer.__name__)}}}
     if operation.name == "metrics":
         content["text/plain"] = {"schema": {"type": "string"}}
     found: Schema = {"200": {"description": "Done", "content": content}}
@@ -228,11 +223,10 @@ def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, p
         "responses": {**_success(operation), **_failures(errors_of(operation, keyed=needs_key), shared)},
         "security": _security(operation) if needs_key else [],
     }
-    if operation.body is not Body.NONE:
-        assert operation.request is not None
+    if operation.request is not None:
         schema = {"$ref": REF.format(name=operation.request.__name__)}
         described["requestBody"] = {
-            "required": operation.body is Body.REQUIRED,
+            "required": not operation.body_optional,
             "content": {"application/json": {"schema": schema}},
         }
     if operation.deletes:
@@ -254,8 +248,8 @@ def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
     for operation in operations:
         if operation.answer is None:
             continue
-        schema = schemas[_answer_name(operation)]
-        if operation.timed:
+        schema = schemas[operation.answer.__name__]
+        if not operation.always:
             schema["properties"]["performance"] = {"$ref": REF.format(name="Performance")}
             schema["required"] = sorted({*schema["required"], "performance"})
         if operation.request is not None and not operation.request.__struct_config__.forbid_unknown_fields:

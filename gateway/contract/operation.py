@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from proto.ipc.operations import Growing
 from proto.model.errors import ErrorCode
 from proto.model.keys import Scope
 
 QueryValue = bool | int | str
-
-
-class Body(Enum):
-    NONE = "none"
-    """A body is ignored."""
-    OPTIONAL = "optional"
-    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +48,20 @@ class Header:
 class Operation:
     """One row. `path` has the placeholders `{topic}`, `{router}`, `{cursor}` for names and `{wid}` for a watch session.
     `shard_op` is the operation that the topic's shard carries out; without one, the gateway's handler for `name`
-    answers. `timed` responses carry `performance`. `always` operations are served while shards are down and while the
-    service drains.
+    answers. `always` operations are served while shards are down and while the service drains; their responses carry no
+    `performance`.
 
     `request` and `answer` are the Structs of the bodies, `errors` the codes of this operation beside those that its
-    other fields imply, and `events` the text that the OpenAPI document has of its stream. An operation that `creates`
-    answers 201 when it did.
+    other fields imply, and `events` the text that the OpenAPI document has of its stream. Without `request`, a body is
+    ignored. An operation that `creates` answers 201 when it did.
 
     `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
-    service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
-    the event streams instead of one of their key's requests. `upgrades` operations leave HTTP. `records` operations
-    answer with records, up to the `max_batch_bytes` of their body; a `repeatable` one of them may be asked twice. What
-    an operation that `deletes` takes away does not come back: the page at `/docs` asks first.
+    service is configured so. `streams` operations hold a slot of the event streams instead of one of their key's
+    requests. `upgrades` operations leave HTTP. `records` operations answer with records, up to the `max_batch_bytes` of
+    their body; a `repeatable` one of them may be asked twice. What an operation that `deletes` takes away does not come
+    back: the page at `/docs` asks first.
 
-    The handler of an `at_once` operation waits for nothing, so it needs no task. With `bounds_maker` the shard bounds
-    what each key makes: `shard_op` has the fields `maker` and `most_made`."""
+    The handler of an `at_once` operation waits for nothing, so it needs no task."""
 
     name: str
     method: str
@@ -77,18 +69,16 @@ class Operation:
     summary: str
     scope: Scope | None
     shard_op: type[Any] | None = None
-    body: Body = Body.NONE
     request: type[Struct] | None = None
+    body_optional: bool = False
     answer: type[Struct] | None = None
     errors: tuple[ErrorCode, ...] = ()
     creates: bool = False
     query: tuple[Param, ...] = ()
     headers: tuple[Header, ...] = ()
     aliases: tuple[str, ...] = ()
-    timed: bool = True
     always: bool = False
     probe: bool = False
-    grows: bool = False
     streams: bool = False
     events: str = ""
     upgrades: bool = False
@@ -96,11 +86,15 @@ class Operation:
     repeatable: bool = False
     deletes: bool = False
     at_once: bool = False
-    bounds_maker: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.aliases)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a request may create topics or add bytes."""
+        return self.shard_op is not None and issubclass(self.shard_op, Growing)
 
     @property
     def changes(self) -> bool:

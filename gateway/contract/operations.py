@@ -7,7 +7,7 @@ that asks several shards, or none, also needs a handler in a module of `gateway.
 
 from __future__ import annotations
 
-from gateway.contract.operation import Body, Header, Operation, Param
+from gateway.contract.operation import Header, Operation, Param
 from proto.api import answers, requests
 from proto.ipc import operations
 from proto.model.errors import ErrorCode
@@ -22,6 +22,7 @@ _PAGE_SIZE = Param(
     "page_size", "integer", 0, f"entries of a page, clamped to 1..{MAX_PAGE_SIZE}; 0 means {DEFAULT_PAGE_SIZE}"
 )
 _CURSOR = Param("cursor", "string", "", "`next_cursor` of the page before")
+_OF_JOBS = (ErrorCode.BATCH_TOO_LARGE, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_A_QUEUE)
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -31,8 +32,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Create a topic, or change the fields of its configuration that the body names",
         Scope.ADMIN,
         shard_op=operations.Configure,
-        body=Body.OPTIONAL,
-        grows=True,
+        body_optional=True,
         request=ConfigPatch,
         answer=answers.Configured,
         errors=(ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,),
@@ -45,7 +45,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Append records, all or none",
         Scope.WRITE,
         shard_op=operations.Append,
-        body=Body.REQUIRED,
         query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
         headers=(
             Header(
@@ -55,7 +54,6 @@ OPERATIONS: tuple[Operation, ...] = (
                 schema={"maxLength": MAX_IDEMPOTENCY_KEY_CHARS},
             ),
         ),
-        grows=True,
         request=requests.AppendRequest,
         answer=answers.Appended,
         errors=(ErrorCode.BATCH_TOO_LARGE, ErrorCode.RECORD_TOO_LARGE, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.TOPIC_FULL),
@@ -81,7 +79,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Diff,
         records=True,
         repeatable=True,
-        body=Body.OPTIONAL,
+        body_optional=True,
         request=requests.DiffRequest,
         answer=answers.Diff,
         errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.CURSOR_NOT_FOUND),
@@ -107,7 +105,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Delete records for good, before a seq, by tag, or both",
         Scope.DELETE,
         shard_op=operations.DeleteRecords,
-        body=Body.REQUIRED,
         request=requests.DeleteRequest,
         answer=answers.RecordsDeleted,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
@@ -132,14 +129,9 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ | Scope.WRITE,
         shard_op=operations.Claim,
         records=True,
-        body=Body.REQUIRED,
         request=requests.ClaimRequest,
         answer=answers.ClaimedJobs,
-        errors=(
-            ErrorCode.BATCH_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        errors=_OF_JOBS,
     ),
     Operation(
         "ack",
@@ -148,14 +140,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "Complete jobs: they are deleted for good",
         Scope.WRITE,
         shard_op=operations.Ack,
-        body=Body.REQUIRED,
         request=requests.AckRequest,
         answer=answers.Acked,
-        errors=(
-            ErrorCode.BATCH_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        errors=_OF_JOBS,
         deletes=True,
     ),
     Operation(
@@ -165,14 +152,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "Give jobs back, to be claimed again at once or after a delay",
         Scope.WRITE,
         shard_op=operations.Nack,
-        body=Body.REQUIRED,
         request=requests.NackRequest,
         answer=answers.Nacked,
-        errors=(
-            ErrorCode.BATCH_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        errors=_OF_JOBS,
     ),
     Operation(
         "extend",
@@ -181,14 +163,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "Hold jobs for longer",
         Scope.WRITE,
         shard_op=operations.Extend,
-        body=Body.REQUIRED,
         request=requests.ExtendRequest,
         answer=answers.Extended,
-        errors=(
-            ErrorCode.BATCH_TOO_LARGE,
-            ErrorCode.TOPIC_NOT_FOUND,
-            ErrorCode.NOT_A_QUEUE,
-        ),
+        errors=_OF_JOBS,
     ),
     Operation(
         "peek",
@@ -198,7 +175,7 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op=operations.PeekJobs,
         records=True,
-        body=Body.OPTIONAL,
+        body_optional=True,
         request=requests.PeekRequest,
         answer=answers.Peeked,
         errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_A_QUEUE),
@@ -210,8 +187,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Move dead letters back to the queue they came from (an extension)",
         Scope.READ | Scope.WRITE | Scope.DELETE,
         shard_op=operations.Redrive,
-        body=Body.REQUIRED,
-        grows=True,
         request=requests.RedriveRequest,
         answer=answers.Redriven,
         errors=(ErrorCode.RECORD_TOO_LARGE, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_A_QUEUE, ErrorCode.TOPIC_FULL),
@@ -246,7 +221,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/watch",
         "Make a watch session over many topics; its stream is at `stream_url`",
         Scope.READ,
-        body=Body.REQUIRED,
         query=(Param("lenient", "boolean", False, "leave topics out that do not exist"),),
         request=requests.WatchRequest,
         answer=answers.Watch,
@@ -281,7 +255,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "A ticket that opens one stream or WebSocket, once, within a minute, for pages that cannot send headers "
         "(an extension)",
         Scope(0),
-        body=Body.REQUIRED,
         request=requests.TicketRequest,
         answer=answers.Ticket,
     ),
@@ -315,8 +288,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Move a named cursor; never backwards unless `force` is true",
         Scope.WRITE,
         shard_op=operations.CursorPut,
-        bounds_maker=True,
-        body=Body.REQUIRED,
         request=requests.CursorRequest,
         answer=answers.CursorState,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
@@ -348,7 +319,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/routers/{router}",
         "Create a router, or change the fields of its configuration that the body names",
         Scope.ADMIN,
-        body=Body.REQUIRED,
         request=RouterPatch,
         answer=answers.RouterPut,
         errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.ROUTER_CYCLE, ErrorCode.TOPIC_EXISTS_INCOMPATIBLE),
@@ -394,7 +364,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Whether the process serves",
         None,
         aliases=("/healthz",),
-        timed=False,
         always=True,
         probe=True,
         at_once=True,
@@ -407,7 +376,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Whether every shard serves",
         None,
         aliases=("/readyz",),
-        timed=False,
         always=True,
         probe=True,
         at_once=True,
@@ -421,7 +389,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Prometheus text, or JSON with `Accept: application/json`",
         Scope.READ,
         aliases=("/metrics",),
-        timed=False,
         always=True,
     ),
     Operation(
@@ -430,19 +397,17 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/metrics/history",
         "Rates and latencies of the last hour, every ten seconds, for the console (an extension)",
         Scope.READ,
-        timed=False,
         always=True,
         at_once=True,
         answer=answers.History,
     ),
-    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True, at_once=True),
+    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, always=True, at_once=True),
     Operation(
         "asyncapi",
         "GET",
         "/v0/asyncapi.json",
         "The AsyncAPI document of the streams and the WebSocket",
         None,
-        timed=False,
         always=True,
         at_once=True,
     ),

@@ -62,19 +62,6 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The headers of a request that name its origin, "" where absent. `keyed`: it has an Authorization header.
-    `changes`: what it asks for may change something."""
-
-    host: str = ""
-    origin: str = ""
-    site: str = ""
-    websocket: bool = False
-    keyed: bool = False
-    changes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Rule:
     """The rule of a listener. `open`: clients need no key. `loopback`: only this machine reaches the listener. `hosts`
     are further accepted names; `origins` are those of other sites' pages, both in lower case without default ports."""
@@ -85,18 +72,23 @@ class Rule:
     origins: frozenset[str] = frozenset()
 
 
-def decide(asked: Asked, rule: Rule) -> Verdict:
-    if rule.open and asked.host and not host_accepted(asked.host, rule):
+@short_cache(1024)
+def decide(rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool, changes: bool) -> Verdict:
+    """Decide by the headers of a request that name its origin, b"" where absent. `keyed`: it has an Authorization
+    header. `changes`: what it asks for may change something. Most requests share few combinations, so there is a cache.
+    """
+    named = host.decode("latin-1")
+    if rule.open and named and not host_accepted(named, rule):
         return Verdict.FOREIGN_HOST
-    origin = asked.origin.lower()
-    if origin and not same_origin(origin, asked.host):
-        if origin in rule.origins:
+    page = origin.decode("latin-1").lower()
+    if page and not same_origin(page, named):
+        if page in rule.origins:
             return Verdict.LISTED
-        if rule.open or (asked.websocket and not asked.keyed):
+        if rule.open or (websocket and not keyed):
             return Verdict.FOREIGN_ORIGIN
     elif rule.open:
-        site = asked.site.lower()
-        if site == "cross-site" or (asked.changes and site == "same-site"):
+        fetched = site.decode("latin-1").lower()
+        if fetched == "cross-site" or (changes and fetched == "same-site"):
             return Verdict.CROSS_SITE
     return Verdict.OWN
 
@@ -181,7 +173,8 @@ class Origins:
     def preflight(self, request: Request, methods: Collection[str]) -> Response:
         """Return the response to a preflight request. Raises `403 forbidden`."""
         origin = request.header(b"origin").decode("latin-1")
-        if not same_origin(origin.lower(), request.header(b"host").decode("latin-1")) and not self._listed(origin):
+        own = same_origin(origin.lower(), request.header(b"host").decode("latin-1"))
+        if not own and origin.lower() not in self.rule.origins:
             text = _REFUSALS[Verdict.FOREIGN_ORIGIN].format(shown=f'"{origin[:100]}"')
             raise TopicsError(ErrorCode.FORBIDDEN, text, {"reason": Verdict.FOREIGN_ORIGIN.value})
         return Response(
@@ -194,9 +187,7 @@ class Origins:
         )
 
     def tell(self, request: Request, response: Response) -> None:
-        """Add the headers to a response that let pages of listed origins read it."""
-        if not self.rule.origins:
-            return
+        """Add the headers to a response that let pages of listed origins read it. Only for a rule that lists any."""
         vary = b"Origin"
         headers = []
         for name, value in response.headers:
@@ -206,13 +197,10 @@ class Origins:
                 headers.append((name, value))
         headers.append((b"vary", vary))
         origin = request.header(b"origin")
-        if origin and self._listed(origin.decode("latin-1")):
+        if origin and origin.decode("latin-1").lower() in self.rule.origins:
             headers.append((b"access-control-allow-origin", origin))
             headers.append((b"access-control-expose-headers", EXPOSED_HEADERS))
         response.headers = tuple(headers)
-
-    def _listed(self, origin: str) -> bool:
-        return origin.lower() in self.rule.origins
 
 
 def _verdict(request: Request, rule: Rule, changes: bool = False) -> Verdict:
@@ -222,13 +210,4 @@ def _verdict(request: Request, rule: Rule, changes: bool = False) -> Verdict:
     get = request.headers.get
     keyed = b"authorization" in request.headers
     named = get(b"host", b""), get(b"origin", b""), get(b"sec-fetch-site", b"")
-    return _decided(rule, *named, websocket, keyed, changes)
-
-
-@short_cache(1024)
-def _decided(
-    rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool, changes: bool
-) -> Verdict:
-    """`decide` with a cache, because most requests share few combinations of headers."""
-    asked = Asked(host.decode("latin-1"), origin.decode("latin-1"), site.decode("latin-1"), websocket, keyed, changes)
-    return decide(asked, rule)
+    return decide(rule, *named, websocket, keyed, changes)

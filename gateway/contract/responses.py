@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from gateway.http.messages import JSON, Response
-from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 
 _encode = msgspec.json.Encoder().encode
@@ -39,18 +38,9 @@ def timed(body: bytes, started: float, figures: dict[str, float]) -> bytes:
     return form % (memoryview(body)[:-1], performance(started, figures))
 
 
-def success(reply: Reply, started: float) -> Response:
-    """Return the response for a shard's reply: 201 when something was created, else 200. Raises the reply's error."""
-    if reply.error is not None:
-        raise reply.error
-    return Response(
-        201 if reply.created else 200, timed(reply.body, started, reply.performance), figures=reply.performance
-    )
-
-
-def plain(value: Any, status: int = 200) -> Response:
+def plain(value: Any) -> Response:
     """Return a JSON response without `performance`, for probes and documents."""
-    return Response(status, _encode(value) + b"\n")
+    return Response(200, _encode(value) + b"\n")
 
 
 def failure(error: TopicsError, started: float | None, figures: dict[str, float] | None = None) -> Response:

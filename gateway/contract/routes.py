@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from gateway.contract.operation import Operation, Param, QueryValue
@@ -26,13 +27,11 @@ def percent_decode(text: str, what: str) -> str:
         raise invalid(f"{what} is not UTF-8 after percent-decoding") from None
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
-    __slots__ = ("literals", "operations", "parameter")
-
-    def __init__(self) -> None:
-        self.literals: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.operations: dict[str, Operation] = {}
+    literals: dict[str, _Node] = field(default_factory=dict)
+    parameter: _Node | None = None
+    operations: dict[str, Operation] = field(default_factory=dict)
 
 
 class Routes:

@@ -33,10 +33,6 @@ class Example:
     query: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {**self.path, **self.query, **(self.body or {})}
-
     def target(self, template: str) -> str:
         for name, value in self.path.items():
             template = template.replace(f"{{{name}}}", quote(value, safe=":"))
@@ -158,7 +154,7 @@ class _Name(str):
 
 def _arguments(call: Call, example: Example) -> tuple[list[Any], dict[str, Any]]:
     """The first arguments, and the others by name."""
-    fields = example.fields
+    fields = {**example.path, **example.query, **(example.body or {})}
     if LEASED in call.first:
         fields = {name: value for name, value in fields.items() if name not in ("seqs", "lease_ids")}
         fields[LEASED] = _Name(LEASED)

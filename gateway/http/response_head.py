@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 from email.utils import formatdate
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from time import time
 
 from gateway.http.messages import JSON, Headers, Response, Shared
-
-
-class _Plain:
-    """The heads of responses that have only a body of JSON and `Shared` headers, with the date of this second."""
-
-    def __init__(self) -> None:
-        self._line = b""
-        self._forms: dict[int | tuple[int, Headers], bytes] = {}
-
-    def form(self, status: int, headers: Headers) -> bytes:
-        """Return the head with a place for the length of the body."""
-        line = _date.line()
-        if line is not self._line:
-            self._line = line
-            self._forms = {}
-        key = (status, headers) if headers else status
-        form = self._forms.get(key)
-        if form is None:
-            lines = b"".join(b"%b: %b\r\n" % header for header in headers).replace(b"%", b"%%")
-            parts = (_status_line(status), line, b"content-type: ", JSON, b"\r\n", lines, b"content-length: %d\r\n\r\n")
-            form = self._forms[key] = b"".join(parts)
-        return form
-
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 """Of every response: what others wrote is never a script or a page, whatever a browser takes it for."""
@@ -42,34 +19,22 @@ def _status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode() + b"%b: %b\r\n" % NOSNIFF
 
 
-class _Date:
-    """The Date header line, rendered once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._value = b""
-        self._line = b""
-
-    def line(self) -> bytes:
-        second = int(time())
-        if second != self._second:
-            self._second = second
-            self._value = formatdate(second, usegmt=True).encode()
-            self._line = b"date: %b\r\n" % self._value
-        return self._line
-
-    def value(self) -> bytes:
-        self.line()
-        return self._value
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
-_date = _Date()
-_plain = _Plain()
+@lru_cache(256)
+def _plain(second: int, status: int, headers: Headers) -> bytes:
+    """The head of a response that has only a body of JSON and `Shared` headers, with a place for the body's length."""
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers).replace(b"%", b"%%")
+    first = b"%bdate: %b\r\ncontent-type: %b\r\n" % (_status_line(status), _date(second), JSON)
+    return first + lines + b"content-length: %d\r\n\r\n"
 
 
 def fields(response: Response) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response over HTTP/2, without its status."""
-    found = [(b"date", _date.value()), NOSNIFF]
+    found = [(b"date", _date(int(time()))), NOSNIFF]
     if response.status != HTTPStatus.NO_CONTENT:
         found.append((b"content-type", response.content_type))
         if response.live is None:
@@ -88,9 +53,9 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
         and response.live is None
         and response.status != HTTPStatus.NO_CONTENT
     ):
-        return _plain.form(response.status, response.headers) % len(response.body)
+        return _plain(int(time()), response.status, response.headers) % len(response.body)
     bodiless = response.status == HTTPStatus.NO_CONTENT
-    parts = [_status_line(response.status), _date.line()]
+    parts = [_status_line(response.status), b"date: ", _date(int(time())), b"\r\n"]
     if not bodiless:
         parts += (b"content-type: ", response.content_type, b"\r\n")
     for name, value in response.headers:

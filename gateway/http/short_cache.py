@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Generic, TypeVar, TypeVarTuple
+from functools import lru_cache, wraps
+from typing import TypeVar, TypeVarTuple
 
 from gateway.errors import GatewayError
 
@@ -18,31 +18,24 @@ class _TooLongError(GatewayError):
     """A value is too long: `lru_cache` keeps nothing of a call that raises."""
 
 
-class ShortCache(Generic[*_Values, _Result]):
-    """A function that remembers its results, the `most` that were used last. Not those for a long value."""
+def short_cache(most: int) -> Callable[[Callable[[*_Values], _Result]], Callable[[*_Values], _Result]]:
+    """Like `lru_cache(most)`, for functions of positional values. Results for a long value are not remembered."""
 
-    def __init__(self, most: int, function: Callable[[*_Values], _Result]) -> None:
+    def decorate(function: Callable[[*_Values], _Result]) -> Callable[[*_Values], _Result]:
+        @lru_cache(most)
         def checked(*values: *_Values) -> _Result:
             for value in values:
                 if isinstance(value, bytes) and len(value) > MAX_CACHED_BYTES:
                     raise _TooLongError
             return function(*values)
 
-        self._function = function
-        self._cached = lru_cache(most)(checked)
-        self.cache_info = self._cached.cache_info
+        @wraps(checked)
+        def asked(*values: *_Values) -> _Result:
+            try:
+                return checked(*values)
+            except _TooLongError:
+                return function(*values)
 
-    def __call__(self, *values: *_Values) -> _Result:
-        try:
-            return self._cached(*values)
-        except _TooLongError:
-            return self._function(*values)
-
-
-def short_cache(most: int) -> Callable[[Callable[[*_Values], _Result]], ShortCache[*_Values, _Result]]:
-    """Like `lru_cache(most)`, for functions of positional values."""
-
-    def decorate(function: Callable[[*_Values], _Result]) -> ShortCache[*_Values, _Result]:
-        return ShortCache(most, function)
+        return asked
 
     return decorate

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 
 import trio
@@ -103,11 +104,11 @@ class WebSocket:
     async def receive(self) -> bytes:
         """Wait for the next text message and return it as UTF-8. Raises `ClientGone` when there will be none; a refused
         client has been sent a close frame with the reason."""
-        self._release()
+        self._hold.release()
         try:
             return await self._message()
         except BaseException:
-            self._release()
+            self._hold.release()
             raise
 
     async def _message(self) -> bytes:
@@ -161,7 +162,7 @@ class WebSocket:
 
     async def close(self, code: int, reason: str) -> None:
         """Send a close frame and wait up to `CLOSE_S` for the client's. Does nothing the second time."""
-        self._release()
+        self._hold.release()
         if self._closing:
             return
         self._closing = True
@@ -171,19 +172,14 @@ class WebSocket:
                 pass
 
     async def _refuse(self, code: int, reason: str) -> None:
-        try:
+        with suppress(OSError):
             await self.close(code, reason)
-        except OSError:
-            pass
         raise ClientGone
 
     async def _answer_close(self, event: CloseConnection) -> None:
         """Answer the client's close with its own code, and invalid WebSocket bytes with the code of the error."""
-        try:
-            with trio.move_on_after(CLOSE_S):
-                await self._write(self._connection.send(event.response()))
-        except (OSError, LocalProtocolError):
-            pass
+        with suppress(OSError, LocalProtocolError), trio.move_on_after(CLOSE_S):
+            await self._write(self._connection.send(event.response()))
 
     async def _next(self) -> Event:
         while not self._events:
@@ -244,6 +240,3 @@ class WebSocket:
         except TopicsError as error:
             await self._refuse(TRY_LATER, error.message[:MAX_REASON_CHARS])
         self._pace.excuse(monotonic() - since)
-
-    def _release(self) -> None:
-        self._hold.release()

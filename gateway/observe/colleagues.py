@@ -32,7 +32,7 @@ class Colleagues:
         self._asked = FiguresWanted(0, GatewayFigures())
         self._wanted = trio.Event()
         self._latest = OtherFigures(0, GatewayFigures())
-        self._answered = trio.Event()
+        self._answered = trio.lowlevel.ParkingLot()
 
     async def run(self, send: Callable[[FiguresWanted], Awaitable[None]]) -> None:
         """Pass the questions on until cancelled. No scrape sends them itself: one that ends early would leave half a
@@ -61,7 +61,7 @@ class Colleagues:
             self._wanted.set()
             with trio.move_on_after(PATIENCE_S):
                 while self._latest.number < number:
-                    await self._answered.wait()
+                    await self._answered.park()
         return own, self._latest.figures
 
     @property
@@ -73,5 +73,4 @@ class Colleagues:
     def heard(self, message: OtherFigures) -> None:
         self._latest = message
         self.shards |= message.shards
-        self._answered.set()
-        self._answered = trio.Event()
+        self._answered.unpark_all()

@@ -15,8 +15,6 @@ from typing import Protocol
 from gateway.contract.operation import Operation
 from gateway.http.messages import Channel, DirectWrite, Gone, Request, Response, Write
 
-_NO_FIGURES: Mapping[str, float] = {}
-
 
 @dataclass(slots=True)
 class Exchange:
@@ -77,7 +75,7 @@ def _known(method: str) -> str:
 def observed(response: Response, exchange: Exchange, observers: list[RequestObserver]) -> None:
     """Tell the observers of a response, and of its end if it is a stream. Wraps `live` and `upgraded` of `response`."""
     exchange.sent_bytes = len(response.body)
-    exchange.figures = response.figures or _NO_FIGURES
+    exchange.figures = response.figures or {}
     exchange.stream = response.live is not None or response.upgraded is not None
     for each in observers:
         each.answered(exchange)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import nan
 from time import monotonic
@@ -41,18 +40,6 @@ Served = Mapping[tuple[str, int], int]
 """Answers by operation and status."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The last answer of a shard, and in which of its lives."""
-
-    incarnation: int
-    figures: Sampled
-
-
-async def _none() -> Served:
-    return {}
-
-
 class Recorder:
     """The recorder: `run` takes the samples, `answer` shows them. `served` counts answers by operation and status,
     `others` returns those of other gateways."""
@@ -61,8 +48,8 @@ class Recorder:
         self,
         shards: Shards,
         served: Served,
+        others: Callable[[], Awaitable[Served]],
         clock: Callable[[], float] = monotonic,
-        others: Callable[[], Awaitable[Served]] = _none,
     ) -> None:
         self._shards = shards
         self._served = served
@@ -71,7 +58,8 @@ class Recorder:
         self._rows: deque[array[float]] = deque(maxlen=MOST)
         self._since = self._at = clock()
         self._requests = (0, 0, 0)
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, tuple[int, Sampled]] = {}
+        """For each shard its last answer, and in which of its lives."""
 
     async def run(self) -> None:
         self._requests = _requests(await self._others())
@@ -90,7 +78,7 @@ class Recorder:
         with trio.move_on_after(PATIENCE_S):
             await self._shards.ask_serving(Sample(), replies, here=True)
         now = self._clock()
-        requests = _sum(_requests(self._served), _requests(await self._others()))
+        requests = _requests(self._served, await self._others())
         changed = [after - before for after, before in zip(requests, self._requests, strict=True)]
         shards, syncs, waiting = self._changes(replies)
         seconds = max(now - self._at, 0.001)
@@ -109,15 +97,15 @@ class Recorder:
             if reply.extra is None:
                 continue
             figures, incarnation = reply.extra, self._shards.states[index].incarnation
-            before = self._seen.get(index)
-            self._seen[index] = _Seen(incarnation, figures)
+            life, before = self._seen.get(index, (None, figures))
+            self._seen[index] = incarnation, figures
             waiting += figures.waiting
-            if before is None or before.incarnation != incarnation:
+            if life != incarnation:
                 continue
-            for at, (now, then) in enumerate(zip(_counters(figures), _counters(before.figures), strict=True)):
+            for at, (now, then) in enumerate(zip(_counters(figures), _counters(before), strict=True)):
                 grown[at] += max(now - then, 0)
             bounds = figures.bounds
-            synced = [now - then for now, then in zip(figures.syncs, before.figures.syncs, strict=True)]
+            synced = [now - then for now, then in zip(figures.syncs, before.syncs, strict=True)]
             counts = [one + other for one, other in zip(counts or [0] * len(synced), synced, strict=True)]
         return grown, (quantile(bounds, counts, 0.5), quantile(bounds, counts, 0.99)), waiting
 
@@ -133,13 +121,9 @@ def _counters(sampled: Sampled) -> tuple[int, int, int]:
     return sampled.records, sampled.copies, sampled.bytes
 
 
-def _sum(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
-
-
-def _requests(served: Served) -> tuple[int, int, int]:
+def _requests(*served: Served) -> tuple[int, int, int]:
     """How many requests were answered: reads, others, and errors among both."""
-    rows = served.items()
+    rows = [row for each in served for row in each.items()]
     reads = sum(number for (name, _), number in rows if name in _READS)
     writes = sum(number for (name, _), number in rows if name in _WRITES)
     errors = sum(number for (name, status), number in rows if status >= 400 and (name in _READS or name in _WRITES))

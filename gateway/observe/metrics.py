@@ -17,6 +17,7 @@ from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
 from gateway.observe.colleagues import Colleagues
 from gateway.shards.client import Shards
+from proto.ipc.control import ShardState
 from proto.ipc.figures import ShardFigures
 from proto.ipc.gateway_figures import GatewayFigures, together
 from proto.ipc.message import Reply
@@ -33,7 +34,7 @@ class Snapshot:
     `ShardFigures.counters`, `gateways` the figures of all gateways together. `max_topics` limits the topics, and the
     cursors, of all shards that have metrics of their own."""
 
-    phases: list[str]
+    states: Sequence[ShardState]
     serving: list[bool]
     progress: float
     counters: list[tuple[int, int, int]]
@@ -42,9 +43,6 @@ class Snapshot:
     draining: bool
     gateways: GatewayFigures
     max_topics: int
-    restarts: list[int]
-    """By shard, how often it died, and was started again."""
-    hangs: Sequence[int] = ()
     several_gateways: bool = False
     members: Sequence[tuple[int, str]] = ()
     """Number and address of each machine, if the service has several."""

@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.observe.exchange import Exchange
 
+_FIELDS = ("method", "path", "status", "ms", "received_bytes", "sent_bytes")
 _log: FilteringBoundLogger = structlog.get_logger()
 
 
@@ -28,14 +29,7 @@ class RequestLog:
 
 
 def _fields(exchange: Exchange) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "method": exchange.method,
-        "path": exchange.path,
-        "status": exchange.status,
-        "ms": exchange.ms,
-        "received_bytes": exchange.received_bytes,
-        "sent_bytes": exchange.sent_bytes,
-    }
+    fields: dict[str, Any] = {name: getattr(exchange, name) for name in _FIELDS}
     if exchange.key:
         fields["key"] = exchange.key
     return fields

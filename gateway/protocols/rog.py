@@ -51,17 +51,14 @@ class RogError(GatewayError):
     """A command failed; the text of the error is the answer."""
 
 
-def largest_message(max_record_bytes: int) -> int:
-    """Return the bytes of the largest message whose record is not too large."""
-    return max((max_record_bytes - len(META) - 2) // 4 * 3, 0)
-
-
 class Rog:
     """The part that all Rog connections share. `commands` counts by (command, result)."""
 
+    name = "rog"
+
     def __init__(self, shards: Shards, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
-        self.max_message_bytes = largest_message(limits.max_record_bytes)
+        self.max_message_bytes = max((limits.max_record_bytes - len(META) - 2) // 4 * 3, 0)  # in base64
         self._shards = shards
         self._config = _to_json({"durability": limits.rog_durability})
         self._partitions: dict[str, int] = {}

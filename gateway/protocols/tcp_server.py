@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from gateway.admission.body_budget import Budget, Kind
 from gateway.admission.connection_shares import Sharing
 from gateway.admission.in_flight import Flight
 from gateway.admission.transfer_rate import Pace, due
+from proto.ipc.gateway_figures import ProtocolFigures
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 from proto.process.faults import faults
@@ -51,8 +53,14 @@ class Session(Protocol):
         """Return the answer to bytes that are no valid command."""
 
 
-Listening = tuple[socket.socket, Callable[[], Session]]
-"""A listening socket, and the function that makes the `Session` of each of its connections."""
+class Served(Protocol):
+    """A protocol. `commands` counts by (command, result)."""
+
+    name: str
+    commands: Counter[tuple[str, str]]
+
+    def session(self) -> Session:
+        """Return the protocol's side of a new connection."""
 
 
 class TcpConnection:
@@ -95,27 +103,22 @@ class TcpConnection:
         while not self._flight.draining and (self._buffer or not self._flight.leaving):
             hold = self._budget.hold(Kind.BODY)
             try:
-                try:
-                    steps = self._session.read()
-                    wanted = next(steps)
-                    self._wait()
-                    while True:
-                        if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
-                            await hold.grow(wanted)
-                        piece = await self._take(wanted)
-                        if piece is None:
-                            return
-                        wanted = steps.send(piece)
-                except StopIteration as whole:
-                    self.deadline = self.since = math.inf
-                    await self._carry_out(whole.value)
-                except ProtocolError as error:
-                    await self._send(self._session.refuse(error.message))
-                    if error.fatal:
-                        await self._linger()
+                steps = self._session.read()
+                wanted = next(steps)
+                self._wait()
+                while True:
+                    if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
+                        await hold.grow(wanted)
+                    piece = await self._take(wanted)
+                    if piece is None:
                         return
-                except TopicsError as error:  # no memory for a command of this size
-                    await self._send(self._session.refuse(error.message))
+                    wanted = steps.send(piece)
+            except StopIteration as whole:
+                self.deadline = self.since = math.inf
+                await self._carry_out(whole.value)
+            except (ProtocolError, TopicsError) as error:
+                await self._send(self._session.refuse(error.message))
+                if isinstance(error, TopicsError) or error.fatal:  # there is no memory for a command of this size
                     await self._linger()
                     return
             finally:
@@ -218,10 +221,10 @@ class TcpServer:
     """All connections of one protocol, over any number of listening sockets."""
 
     def __init__(
-        self, name: str, limits: Limits, flight: Flight, budget: Budget, sharing: Sharing | None = None
+        self, served: Served, limits: Limits, flight: Flight, budget: Budget, sharing: Sharing | None = None
     ) -> None:
         self.connections: set[TcpConnection] = set()
-        self.name = name
+        self._served = served
         self._limits = limits
         self._flight = flight
         self._budget = budget
@@ -229,14 +232,18 @@ class TcpServer:
         self._sharing = sharing or Sharing()
         self._accepting = trio.CancelScope()
 
-    async def run(self, listening: list[Listening]) -> None:
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener, session in listening:
-                        accepting.start_soon(self._accept, listener, session, nursery)
+                    for listener in listeners:
+                        accepting.start_soon(self._accept, listener, nursery)
+
+    def figures(self) -> ProtocolFigures:
+        commands = [(*key, number) for key, number in self._served.commands.items()]
+        return ProtocolFigures(self._served.name, len(self.connections), commands)
 
     def stop_accepting(self) -> None:
         """Leave new connections to other gateways."""
@@ -254,7 +261,7 @@ class TcpServer:
             if connection.since != math.inf:
                 connection.scope.cancel()
 
-    async def _accept(self, listener: socket.socket, session: Callable[[], Session], nursery: trio.Nursery) -> None:
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         listener.setblocking(False)
         while True:
             await wait_readable(listener)
@@ -268,12 +275,12 @@ class TcpServer:
             except BlockingIOError:
                 continue
             except OSError as error:
-                _log.warning("accept_failed", protocol=self.name, error=str(error))
+                _log.warning("accept_failed", protocol=self._served.name, error=str(error))
                 await trio.sleep(0.1)
                 continue
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = TcpConnection(raw, session(), self._limits, self._flight, self._budget)
+            connection = TcpConnection(raw, self._served.session(), self._limits, self._flight, self._budget)
             self.connections.add(connection)
             self._sharing.count(len(self.connections))
             nursery.start_soon(self._serve, connection)

@@ -39,7 +39,9 @@ _text = msgspec.json.Decoder(str).decode
 
 
 class Walrus:
-    """The part that all Walrus connections share. `commands` counts by (command, result)."""
+    """Walrus of all connections: none has a state of its own. `commands` counts by (command, result)."""
+
+    name = "walrus"
 
     def __init__(self, shards: Shards, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
@@ -49,19 +51,54 @@ class Walrus:
         self._segment = limits.walrus_segment_entries
         self._config = _to_json({"durability": limits.walrus_durability})
 
-    def session(self) -> WalrusSession:
-        return WalrusSession(self)
+    def session(self) -> Walrus:
+        return self
 
-    async def register(self, topic: str) -> bytes:
+    def read(self) -> Steps[Command]:
+        return walrus.read()
+
+    def refuse(self, message: str) -> bytes:
+        self.commands["none", "error"] += 1
+        return walrus.encode(walrus.failure(message))
+
+    async def answer(self, command: Command) -> bytes:
+        result = "ok"
+        try:
+            text = await self._carry_out(command)
+            if text == EMPTY:
+                result = "empty"
+            elif text.startswith(b"ERR "):
+                result = "error"
+        except TopicsError as error:
+            result = "error"
+            text = walrus.failure(_explained(error))
+        except Exception:
+            result = "error"
+            text = walrus.failure(faults.failed("walrus").message)
+        self.commands[type(command).__name__.lower(), result] += 1
+        return walrus.encode(text)
+
+    async def _carry_out(self, command: Command) -> bytes:
+        if isinstance(command, Put):
+            return await self._put(command.topic, command.payload)
+        if isinstance(command, Get):
+            return await self._get(command.topic)
+        if isinstance(command, Register):
+            return await self._register(command.topic)
+        if isinstance(command, StateCommand):
+            return await self._state(command.topic)
+        return await self._metrics()
+
+    async def _register(self, topic: str) -> bytes:
         (await self._shards.call(Configure(if_absent=True), topic, self._config)).checked()
         return OK
 
-    async def put(self, topic: str, payload: str) -> bytes:
+    async def _put(self, topic: str, payload: str) -> bytes:
         body = b'{"create":false,"records":[{"data":%b}]}' % _to_json(payload)
         (await self._shards.call(Append(return_seqs=False), topic, body)).checked()
         return OK
 
-    async def get(self, topic: str) -> bytes:
+    async def _get(self, topic: str) -> bytes:
         reply = (await self._shards.call(Take(CURSOR), topic)).checked()
         if reply.extra is None:
             return EMPTY
@@ -72,7 +109,7 @@ class Walrus:
             return walrus.failure(f"record {seq} has {len(content)} bytes and does not fit a frame; it is passed over")
         return b"OK " + content
 
-    async def state(self, topic: str) -> bytes:
+    async def _state(self, topic: str) -> bytes:
         reply = (await self._shards.call(operations.StateGet(touch=False, led=True), topic)).checked()
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
@@ -90,7 +127,7 @@ class Walrus:
             }
         )
 
-    async def metrics(self) -> bytes:
+    async def _metrics(self) -> bytes:
         """Return the metrics of the cluster. Log indexes are sums over the shards that answer."""
         replies: dict[int, Reply[Figures]] = {}
         await self._shards.ask_serving(Stats(), replies)
@@ -125,49 +162,6 @@ class Walrus:
         if not self._shards.machine:
             return 1
         return next((each.node for each in self._shards.machines if each.name == machine), None)
-
-
-class WalrusSession:
-    """The commands of one connection."""
-
-    def __init__(self, served: Walrus) -> None:
-        self._walrus = served
-
-    def read(self) -> Steps[Command]:
-        return walrus.read()
-
-    def refuse(self, message: str) -> bytes:
-        self._walrus.commands["none", "error"] += 1
-        return walrus.encode(walrus.failure(message))
-
-    async def answer(self, command: Command) -> bytes:
-        result = "ok"
-        try:
-            text = await self._carry_out(command)
-            if text == EMPTY:
-                result = "empty"
-            elif text.startswith(b"ERR "):
-                result = "error"
-        except TopicsError as error:
-            result = "error"
-            text = walrus.failure(_explained(error))
-        except Exception:
-            result = "error"
-            text = walrus.failure(faults.failed("walrus").message)
-        self._walrus.commands[type(command).__name__.lower(), result] += 1
-        return walrus.encode(text)
-
-    async def _carry_out(self, command: Command) -> bytes:
-        served = self._walrus
-        if isinstance(command, Put):
-            return await served.put(command.topic, command.payload)
-        if isinstance(command, Get):
-            return await served.get(command.topic)
-        if isinstance(command, Register):
-            return await served.register(command.topic)
-        if isinstance(command, StateCommand):
-            return await served.state(command.topic)
-        return await served.metrics()
 
 
 def _content(data: bytes) -> bytes:

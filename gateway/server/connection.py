@@ -13,28 +13,31 @@ from __future__ import annotations
 import math
 import re
 import socket
+from contextlib import suppress
 from time import monotonic
 
 import trio
 
 from gateway.admission.body_budget import FREE_BYTES, Hold, Kind
 from gateway.admission.transfer_rate import Pace, due
+from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path
-from gateway.http import response_head, upgrade
+from gateway.http import response_head
 from gateway.http.chunked_body import ChunkDecoder
 from gateway.http.known_heads import cut
 from gateway.http.messages import ClientGone, Response, address_of
 from gateway.http.request_head import CHUNKED, PREFACE, check_beginning, parse
-from gateway.server.front import Front
 from gateway.server.http1_request import Http1Request, Pieces
-from gateway.server.http2_connection import Carried
+from gateway.server.http2_connection import Carried, Handover
+from gateway.server.page_paths import is_page
 from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
 from proto.process.faults import faults
 
+WEBSOCKET_PATH = "/v0/ws"
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
 """Bytes read at a time from a chunked body. Chunks of one or two bytes take a thousand times more processor time."""
@@ -57,7 +60,8 @@ class Connection:
     by then."""
 
     __slots__ = (
-        "_front",
+        "_api",
+        "_handover",
         "_owned",
         "_raw",
         "budget",
@@ -74,23 +78,24 @@ class Connection:
         "waiting",
     )
 
-    def __init__(self, front: Front, raw: socket.socket) -> None:
-        self.limits = front.limits
-        self.heads = front.heads
-        self._front = front
+    def __init__(self, api: Api, handover: Handover, raw: socket.socket) -> None:
+        self.limits = api.limits
+        self.heads = api.heads
+        self._api = api
+        self._handover = handover
         self.buffer = b""
         self.drive: Drive
         """Drives `run`. The listener sets it."""
         self.deadline = math.inf
         self.phase = "idle"
         self.expired = False
-        self.budget = front.budget
+        self.budget = api.budget
         self.head_hold: Hold | None = None
         self.waiting = False
         """Whether the connection is between requests or inside a head: ending it loses no request."""
         self.starved_since = math.inf
         """Since when the connection has waited for more of a body; infinity while it waits for none."""
-        self.pace = Pace(front.limits)
+        self.pace = Pace(api.limits)
         self._raw = raw
         self._owned = True
 
@@ -126,10 +131,8 @@ class Connection:
         self.drive.stop()
         if not self._owned:
             # Hypercorn shields its sends from cancellation, even to a client that does not read.
-            try:
+            with suppress(OSError):  # it is closed already
                 self._raw.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it is closed already
 
     def asks(self) -> bool:
         """Whether bytes of a request have arrived that were not read yet. An end now would lose that request."""
@@ -149,7 +152,7 @@ class Connection:
         self.expire()
 
     async def _serve(self) -> None:
-        front = self._front
+        api = self._api
         while True:
             await in_driver()
             try:
@@ -161,7 +164,7 @@ class Connection:
                     return
                 known, length = cut(raw)
                 head = (self.heads.find(known) if known else None) or parse(raw)
-                if head.upgrade == b"websocket" and head.path != upgrade.PATH:
+                if head.upgrade == b"websocket" and head.path != WEBSOCKET_PATH:
                     # The bytes that follow are not HTTP, so none of them may be read as a request.
                     raise unknown_path(head.path)
             except TopicsError as error:
@@ -169,18 +172,18 @@ class Connection:
                 return
             request = Http1Request(self, head, head.length if length is None else length, known)
             # A head with a plan was the API's before.
-            if head.plan is None and front.handover.owns(request.path) and front.api.origins.admits(request):
+            if head.plan is None and is_page(request.path) and api.origins.admits(request):
                 self.buffer = b""
                 await self._hand_over(head.plain(), http2=False)
                 return
             self.deadline = math.inf
-            front.flight.enter()
+            api.flight.enter()
             try:
-                response = await front.api.handle(request)
+                response = await api.handle(request)
                 if not request.read and 0 < request.length <= len(self.buffer):
                     self.take(request.length)
                     request.read = True
-                keep = head.keep_alive and request.read and not front.flight.leaving
+                keep = head.keep_alive and request.read and not api.flight.leaving
                 if response.live is not None or response.upgraded is not None:
                     keep = await self._send_lasting(response, request, keep)
                 else:
@@ -189,9 +192,9 @@ class Connection:
                     )
             finally:
                 request.finish()
-                front.flight.leave()
+                api.flight.leave()
             if not keep:
-                if not request.read or front.flight.leaving:
+                if not request.read or api.flight.leaving:
                     await self._linger()
                 return
             if self.buffer:
@@ -414,7 +417,7 @@ class Connection:
 
     async def _refuse(self, error: TopicsError) -> None:
         """Send an error for bytes that are no valid request, and end the connection."""
-        self._front.api.outcomes.refused(error)
+        self._api.outcomes.refused(error)
         response = responses.failure(error, None)
         await self._send(response_head.head(response, False), response.body, False)
         await self._linger()
@@ -426,7 +429,7 @@ class Connection:
         allowed = 2 * self.limits.max_body_bytes
         until = monotonic() + LINGER_TOTAL_S
         self.phase = "idle"
-        with self._front.flight.closes(self):
+        with self._api.flight.closes(self):
             while allowed > 0:
                 self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
                 await readable(self._raw)
@@ -444,4 +447,4 @@ class Connection:
         self.phase = "idle"
         self.deadline = math.inf
         carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
-        await self._front.handover.serve(self._raw, raw + self.buffer, carried)
+        await self._handover.serve(self._raw, raw + self.buffer, carried)

@@ -14,27 +14,23 @@ from proto.model.limits import Limits
 
 
 class Wire(Protocol):
-    """The connection as its requests see it. `buffer` has the bytes that were received and not taken yet."""
+    """The connection (`gateway.server.connection`) as its requests see it. `buffer` has the bytes that were received
+    and not taken yet."""
 
     buffer: bytes
     budget: Budget
     heads: KnownHeads
     limits: Limits
 
-    def take(self, size: int) -> bytes:
-        """Remove and return the first `size` bytes of the buffer."""
+    def take(self, size: int) -> bytes: ...
 
-    async def receive_body(self, length: int, expects_continue: bool, hold: Hold) -> bytes:
-        """Read the rest of a body that did not arrive with its head."""
+    async def receive_body(self, length: int, expects_continue: bool, hold: Hold) -> bytes: ...
 
-    async def disconnected(self) -> None:
-        """Return when the client has closed its side."""
+    async def disconnected(self) -> None: ...
 
-    async def send_some(self, data: bytes) -> None:
-        """Send a piece of a live response."""
+    async def send_some(self, data: bytes) -> None: ...
 
-    def peer(self) -> str:
-        """The address of the client."""
+    def peer(self) -> str: ...
 
 
 class Http1Request(Request):

@@ -13,6 +13,7 @@ connection from eviction.
 from __future__ import annotations
 
 import math
+import socket
 from time import monotonic
 from typing import Protocol
 
@@ -38,17 +39,13 @@ class Carried:
         """For each open stream, since when it has wanted bytes of its body; infinity while it wants none."""
         self._tell()
 
-    def opened(self, stream: object) -> None:
-        self._since[stream] = math.inf
-        self._tell()
-
     def wants(self, stream: object) -> None:
         """Note that `stream` waits for bytes of its body."""
         self._since[stream] = monotonic()
         self._tell()
 
     def has(self, stream: object) -> None:
-        """Note that bytes arrived for `stream`."""
+        """Note that `stream` was opened, or that bytes arrived for it."""
         self._since[stream] = math.inf
         self._tell()
 
@@ -63,3 +60,11 @@ class Carried:
         seat.waiting = not self._since
         seat.deadline = math.inf if self._since else monotonic() + self._idle_s
         seat.starved_since = max(self._since.values(), default=math.inf)
+
+
+class Handover(Protocol):
+    """The server of pages, and of connections over HTTP/2."""
+
+    async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
+        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` hears of
+        the streams of an HTTP/2 connection. Without `carried`, the connection has one HTTP/1.1 request."""

@@ -16,7 +16,6 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from ipaddress import IPv6Address, ip_address
 from time import monotonic
 
 import structlog
@@ -38,9 +37,7 @@ from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
 from structlog.typing import FilteringBoundLogger
 
-from gateway.admission.body_budget import Budget
-from gateway.admission.floods import Floods
-from gateway.admission.in_flight import Flight
+from gateway.admission.floods import Floods, network
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.http.http2_frames import EARNED_BY_ANSWER, EARNED_BY_DATA, MAX_FRAME_BYTES, Frames, Refused
@@ -48,8 +45,9 @@ from gateway.http.messages import ClientGone, Request, Response, address_of
 from gateway.server.connection import GATHER_BYTES, LINGER_PAUSE_S, RECEIVE_BYTES
 from gateway.server.http2_connection import Carried
 from gateway.server.http2_stream import FIRST_WINDOW_BYTES, Http2Stream
+from gateway.server.page_paths import is_page
 from proto.model.errors import TopicsError
-from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.driven import readable, writable
 from proto.process.faults import faults
 from proto.process.tracebacks import kind
@@ -74,20 +72,9 @@ class _Protocol(H2Connection):
 
 
 class Http2Server:
-    def __init__(
-        self,
-        api: Api,
-        flight: Flight,
-        limits: Limits,
-        budget: Budget,
-        page: Callable[[Request], Awaitable[Response]],
-        owns: Callable[[str], bool],
-    ) -> None:
-        """`page` answers the requests for paths that it `owns`."""
+    def __init__(self, api: Api, page: Callable[[Request], Awaitable[Response]]) -> None:
+        """`page` answers the requests for pages."""
         self.api = api
-        self.flight = flight
-        self.limits = limits
-        self.budget = budget
         self.draining = False
         self.leaving = False
         """Whether connections end with their last stream."""
@@ -95,7 +82,6 @@ class Http2Server:
         self.open = 0
         """Streams that are open on all connections."""
         self._page = page
-        self._owns = owns
         self._connections: set[Http2Connection] = set()
         self._drains = trio.Event()
 
@@ -113,7 +99,8 @@ class Http2Server:
 
     def has_room(self) -> bool:
         """Whether a stream may be opened. A stream costs what a connection does, so the limit on connections holds."""
-        return not self.draining and (not self.limits.max_connections or self.open < self.limits.max_connections)
+        most = self.api.limits.max_connections
+        return not self.draining and (not most or self.open < most)
 
     async def respond(self, request: Http2Stream) -> Response:
         try:
@@ -121,7 +108,7 @@ class Http2Server:
         except TopicsError as error:
             self.api.outcomes.refused(error)
             return responses.failure(error, None)
-        if self._owns(request.path) and self.api.origins.admits(request):
+        if is_page(request.path) and self.api.origins.admits(request):
             response = await self._page(request)
             request.hold_answer().set(len(response.body))
             return response
@@ -129,7 +116,7 @@ class Http2Server:
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried) -> None:
         """Serve a connection to its end, beginning with the bytes already `read`."""
-        address = _network(raw)
+        address = network(raw)
         if pause := self.floods.pause(address, monotonic()):
             with trio.move_on_after(pause):
                 await self._drains.wait()
@@ -141,21 +128,10 @@ class Http2Server:
             self._connections.discard(connection)
 
 
-def _network(raw: socket.socket) -> str:
-    """Return the address of a client, for IPv6 its network of 64 bits, all of which one client may have."""
-    try:
-        host = ip_address(raw.getpeername()[0].partition("%")[0])
-    except (OSError, ValueError, IndexError):
-        return ""  # it is gone already, or has none
-    if isinstance(host, IPv6Address):
-        return host.packed[:8].hex() if host.ipv4_mapped is None else str(host.ipv4_mapped)
-    return str(host)
-
-
 class Http2Connection:
     def __init__(self, server: Http2Server, raw: socket.socket, carried: Carried, address: str) -> None:
         self.carried = carried
-        self.limits = server.limits
+        self.limits = server.api.limits
         self._server = server
         self._raw = raw
         self._address = address
@@ -259,7 +235,7 @@ class Http2Connection:
         self._over = True
         self._wake()
         allowed = LINGER_BYTES
-        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError), self._server.flight.closes(self):
+        with trio.move_on_after(LINGER_PAUSE_S), suppress(OSError), self._server.api.flight.closes(self):
             while allowed > 0 and (data := await self._receive()):
                 allowed -= len(data)
 
@@ -317,11 +293,11 @@ class Http2Connection:
             self.reset(number, ErrorCodes.REFUSED_STREAM)
             return
         whole = event.stream_ended is not None
-        stream = Http2Stream(self, number, event.headers or [], server.budget, whole=whole)
+        stream = Http2Stream(self, number, event.headers or [], server.api.budget, whole=whole)
         self._streams[number] = stream
         server.open += 1
-        server.flight.enter()
-        self.carried.opened(stream)
+        server.api.flight.enter()
+        self.carried.has(stream)
         self._tasks.start_soon(self._serve, stream)
 
     async def _serve(self, stream: Http2Stream) -> None:
@@ -344,7 +320,7 @@ class Http2Connection:
             stream.lost()
             self.carried.closed(stream)
             self._server.open -= 1
-            self._server.flight.leave()
+            self._server.api.flight.leave()
             self._wake()
             self.close_if_idle()
 

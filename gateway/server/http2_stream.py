@@ -104,7 +104,7 @@ class Http2Stream(Request):
         """Whether the client waits to be asked for the body."""
         self._unread = 0
         """Bytes of `_arrived`, padding included, that the client may not send again yet."""
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self.whole = whole
         """Whether the client has sent the end of the body."""
         self.gone = False
@@ -139,27 +139,23 @@ class Http2Stream(Request):
         self._unread += size
         if data:
             self._arrived.append(data)
-            self._tell()
+            self._changed.unpark_all()
 
     def received_all(self) -> None:
         self.whole = True
-        self._tell()
+        self._changed.unpark_all()
 
     def lost(self) -> None:
         """Note that the client takes nothing of the stream any more."""
         self.gone = True
         self.queued = False
         self.left = memoryview(b"")
-        self._tell()
+        self._changed.unpark_all()
 
     def moved(self, size: int) -> None:
         """Note that the kernel has `size` more bytes of the response."""
         self.passed += size
-        self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     # The request
 
@@ -225,7 +221,7 @@ class Http2Stream(Request):
         carried = self._link.carried
         carried.wants(self)
         with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)) as patience:
-            await self._changed.wait()
+            await self._changed.park()
         carried.has(self)
         if self.gone:
             raise ClientGone
@@ -234,7 +230,7 @@ class Http2Stream(Request):
 
     async def disconnected(self) -> None:
         while not self.gone:
-            await self._changed.wait()
+            await self._changed.park()
 
     # The response
 
@@ -258,7 +254,7 @@ class Http2Stream(Request):
         if piece:
             self._send(piece)
         while self.queued:
-            await self._changed.wait()
+            await self._changed.park()
             self._check()
 
     async def _send_body(self, body: bytes) -> None:
@@ -273,7 +269,7 @@ class Http2Stream(Request):
                 passed, moved_at = self.passed, monotonic()
             by = due(moved_at, begun, passed - before, limits.body_timeout_ms / 1000, limits.min_download_rate)
             with trio.move_on_after(max(by - monotonic(), 0)) as patience:
-                await self._changed.wait()
+                await self._changed.park()
             self._check()
             if patience.cancelled_caught:
                 raise ClientGone

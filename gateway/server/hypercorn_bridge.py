@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from gateway.admission.body_budget import Budget
-from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.http.messages import Request, Response
 from gateway.server.asgi import CountedPages, Pages, page
 from gateway.server.http2_connection import Carried
-from gateway.server.page_paths import is_page
-from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.model.limits import MAX_HEADER_BYTES
 from proto.process.tracebacks import kind
 
 if TYPE_CHECKING:
@@ -87,60 +84,56 @@ class _Replayed:
         await self._stream.aclose()
 
 
+class _Hypercorn:
+    """Hypercorn and the pages. Loads them."""
+
+    def __init__(self, api: Api) -> None:
+        self._pause_s = api.limits.body_timeout_ms / 1000
+        self.pages: Pages = import_module("gateway.server.pages").WebPages()
+        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(CountedPages(api.flight, self.pages))
+        self.context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
+        self._state = import_module("hypercorn.typing").ConnectionState
+        self._broken = (import_module("h11").ProtocolError, import_module("wsproto.utilities").ProtocolError)
+        self._server = import_module("hypercorn.trio.tcp_server").TCPServer
+        self._config = import_module("hypercorn.config").Config()
+        self._config.accesslog = None
+        self._config.errorlog = _errors()
+        self._config.include_server_header = False
+        self._config.keep_alive_timeout = api.limits.idle_timeout_ms / 1000
+        self._config.h11_max_incomplete_size = MAX_HEADER_BYTES
+        # One page per connection: Hypercorn would parse the next request by other rules than the gateway's.
+        self._config.keep_alive_max_requests = 0
+
+    async def serve(self, raw: socket.socket, read: bytes) -> None:
+        stream = _Replayed(raw, read, self._pause_s)
+        try:
+            await self._server(self._app, self._config, self.context, self._state({}), stream)
+        except* self._broken as group:
+            # On bytes that are not HTTP, the libraries below Hypercorn raise in the middle of a response.
+            _log.debug("protocol_broken", http2=False, error=kind(group.exceptions[0]))
+
+
 class HypercornHandover:
-    def __init__(self, api: Api, flight: Flight, limits: Limits, budget: Budget) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._flight = flight
-        self._limits = limits
-        self._budget = budget
         self._loading = trio.Lock()
         self._draining = self._retiring = False
         self._http2: Http2Server | None = None
-        self._pages: Pages | None = None
-        self._server: Any = None
-        self._app: Any = None
-        self._context: Any = None
-        self._state: Any = None
-        self._config: Any = None
-        self._broken: tuple[type[Exception], ...] = ()
+        self._hypercorn: _Hypercorn | None = None
 
-    def owns(self, path: str) -> bool:
-        return is_page(path)
-
-    async def prepare(self) -> None:
+    async def prepare(self) -> _Hypercorn:
         """Load Hypercorn and Quart in a thread, once. Connections that need them wait until this is done."""
         async with self._loading:
-            if self._server is None:
-                await trio.to_thread.run_sync(self._load)
-
-    def _load(self) -> None:
-        self._pages = import_module("gateway.server.pages").WebPages()
-        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(CountedPages(self._flight, self._pages))
-        self._context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
-        self._state = import_module("hypercorn.typing").ConnectionState
-        self._config = self._configured()
-        self._broken = (import_module("h11").ProtocolError, import_module("wsproto.utilities").ProtocolError)
-        self._server = import_module("hypercorn.trio.tcp_server").TCPServer
-
-    def _configured(self) -> Any:
-        config = import_module("hypercorn.config").Config()
-        config.accesslog = None
-        config.errorlog = _errors()
-        config.include_server_header = False
-        config.keep_alive_timeout = self._limits.idle_timeout_ms / 1000
-        config.h11_max_incomplete_size = MAX_HEADER_BYTES
-        # One page per connection: Hypercorn would parse the next request by other rules than the gateway's.
-        config.keep_alive_max_requests = 0
-        return config
+            if self._hypercorn is None:
+                self._hypercorn = await trio.to_thread.run_sync(_Hypercorn, self._api)
+            return self._hypercorn
 
     async def http2(self) -> Http2Server:
         """The server of HTTP/2 connections. The first one loads h2, in a thread."""
         async with self._loading:
             if self._http2 is None:
                 module = await trio.to_thread.run_sync(import_module, "gateway.server.http2_server")
-                self._http2 = module.Http2Server(
-                    self._api, self._flight, self._limits, self._budget, self._page, self.owns
-                )
+                self._http2 = module.Http2Server(self._api, self._page)
                 if self._draining:
                     self._http2.drain()
                 elif self._retiring:
@@ -148,9 +141,7 @@ class HypercornHandover:
             return self._http2
 
     async def _page(self, request: Request) -> Response:
-        await self.prepare()
-        assert self._pages is not None
-        return await page(self._pages, request)
+        return await page((await self.prepare()).pages, request)
 
     def retire(self) -> None:
         """Close HTTP/2 connections as they become idle. Others have one page each."""
@@ -163,19 +154,14 @@ class HypercornHandover:
         self._draining = True
         if self._http2 is not None:
             self._http2.drain()
-        if self._server is not None:
-            await self._context.terminated.set()
+        if self._hypercorn is not None:
+            await self._hypercorn.context.terminated.set()
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
         try:
             if carried is not None:
                 await (await self.http2()).serve(raw, read, carried)
-                return
-            await self.prepare()
-            pause_s = self._limits.body_timeout_ms / 1000
-            await self._server(self._app, self._config, self._context, self._state({}), _Replayed(raw, read, pause_s))
-        except* self._broken as group:
-            # On bytes that are not HTTP, the libraries below Hypercorn raise in the middle of a response.
-            _log.debug("protocol_broken", http2=False, error=kind(group.exceptions[0]))
+            else:
+                await (await self.prepare()).serve(raw, read)
         finally:
             raw.close()  # Hypercorn leaves it open when cancelled

@@ -14,9 +14,10 @@ from structlog.typing import FilteringBoundLogger
 from trio.lowlevel import wait_readable
 
 from gateway.admission.connection_shares import Sharing
+from gateway.api.dispatch import Api
 from gateway.server.connection import Connection
 from gateway.server.eviction import most_connections, who_leaves
-from gateway.server.front import Front
+from gateway.server.http2_connection import Handover
 from gateway.server.reactor import Drive, Reactor
 
 _log: FilteringBoundLogger = structlog.get_logger()
@@ -25,14 +26,15 @@ _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 class Http1Server:
     def __init__(
-        self, front: Front, reactor: Reactor, other_connections: int = 0, sharing: Sharing | None = None
+        self, api: Api, handover: Handover, reactor: Reactor, other_connections: int, sharing: Sharing
     ) -> None:
         self.connections: set[Connection] = set()
-        self.most = most_connections(front.limits.max_connections, other_connections)
+        self.most = most_connections(api.limits.max_connections, other_connections)
         self._reactor = reactor
-        self._front = front
+        self._api = api
+        self._handover = handover
         self._left = trio.Event()
-        self._sharing = sharing or Sharing()
+        self._sharing = sharing
         self._accepting = trio.CancelScope()
 
     async def run(
@@ -85,7 +87,7 @@ class Http1Server:
         raw.setblocking(False)
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(self._front, raw)
+        connection = Connection(self._api, self._handover, raw)
         self.connections.add(connection)
         self._sharing.count(len(self.connections))
         connection.drive = Drive(self._reactor, raw, connection, nursery, partial(self._ended, connection))
@@ -113,7 +115,7 @@ class Http1Server:
             await self._left.wait()
 
     async def _sweep(self) -> None:
-        limits = self._front.limits
+        limits = self._api.limits
         shortest = min(limits.header_timeout_ms, limits.body_timeout_ms, limits.idle_timeout_ms) / 1000
         while True:
             await trio.sleep(min(0.5, shortest / 4))

@@ -89,12 +89,9 @@ class DriveEvent(IntEnum):
     CLOSE = auto()
 
 
+_FROM_OUTSIDE = {DriveEvent.STOP: DriveState.QUEUED, DriveEvent.CLOSE: DriveState.OVER}
 MOVES: dict[DriveState, dict[DriveEvent, DriveState]] = {
-    DriveState.QUEUED: {
-        DriveEvent.TURN: DriveState.RUNNING,
-        DriveEvent.STOP: DriveState.QUEUED,
-        DriveEvent.CLOSE: DriveState.OVER,
-    },
+    DriveState.QUEUED: {DriveEvent.TURN: DriveState.RUNNING, **_FROM_OUTSIDE},
     DriveState.RUNNING: {
         DriveEvent.WANTS_INPUT: DriveState.READING,
         DriveEvent.WANTS_ROOM: DriveState.WRITING,
@@ -104,21 +101,9 @@ MOVES: dict[DriveState, dict[DriveEvent, DriveState]] = {
         DriveEvent.GOES_ON: DriveState.QUEUED,
         DriveEvent.ENDS: DriveState.OVER,
     },
-    DriveState.READING: {
-        DriveEvent.INPUT: DriveState.RUNNING,
-        DriveEvent.STOP: DriveState.QUEUED,
-        DriveEvent.CLOSE: DriveState.OVER,
-    },
-    DriveState.WRITING: {
-        DriveEvent.ROOM: DriveState.RUNNING,
-        DriveEvent.STOP: DriveState.QUEUED,
-        DriveEvent.CLOSE: DriveState.OVER,
-    },
-    DriveState.ASKING: {
-        DriveEvent.REPLY: DriveState.QUEUED,
-        DriveEvent.STOP: DriveState.QUEUED,
-        DriveEvent.CLOSE: DriveState.OVER,
-    },
+    DriveState.READING: {DriveEvent.INPUT: DriveState.RUNNING, **_FROM_OUTSIDE},
+    DriveState.WRITING: {DriveEvent.ROOM: DriveState.RUNNING, **_FROM_OUTSIDE},
+    DriveState.ASKING: {DriveEvent.REPLY: DriveState.QUEUED, **_FROM_OUTSIDE},
     DriveState.CARRIED: {
         DriveEvent.WANTS_DRIVER: DriveState.QUEUED,
         DriveEvent.GOES_ON: DriveState.QUEUED,

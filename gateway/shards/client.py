@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
@@ -22,19 +21,6 @@ from proto.model.names import shard_of
 from proto.process.driven import in_task
 
 A = TypeVar("A")
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Figures of the client. `topics`, `records` and `bytes` are sums over each shard's latest status; `waiting` counts
-    requests without a reply."""
-
-    shards: int
-    serving: int
-    topics: int
-    records: int
-    bytes: int
-    waiting: int
 
 
 class Shards:
@@ -79,6 +65,7 @@ class Shards:
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
         self.end_parked = self.links.end_parked
+        self.elsewhere = self.links.elsewhere
 
     def update(self, states: list[ShardState]) -> None:
         """Take over the states that the supervisor sent."""
@@ -97,11 +84,6 @@ class Shards:
     @property
     def states(self) -> list[ShardState]:
         return self.links.states
-
-    @property
-    def progress(self) -> float:
-        """Share of the boot that is done, 0.0–1.0."""
-        return self.links.progress
 
     def _heard_from(self, link: Link, status: Status, replies: list[Reply]) -> None:
         index = link.state.index
@@ -132,10 +114,6 @@ class Shards:
         link = self.links.current(index)
         return link is not None and link is self._heard[index] and (link.up or self.states[index].phase == "ready")
 
-    def elsewhere(self, index: int) -> bool:
-        """Whether another machine holds the shard, or none does."""
-        return self.links.elsewhere(index)
-
     def answering(self, index: int) -> bool:
         """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""
         link = self.links.current(index)
@@ -156,17 +134,6 @@ class Shards:
     def counted(self) -> list[tuple[int, int, int]]:
         """`counters` of the shards that this machine holds, and 0 for the others."""
         return [(0, 0, 0) if self.elsewhere(index) else each for index, each in enumerate(self.counters)]
-
-    def statistics(self) -> Statistics:
-        topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
-        return Statistics(
-            len(self.states),
-            sum(map(self.serving, range(len(self.states)))),
-            topics,
-            records,
-            size,
-            sum(len(link.waiting) for link in self.links.open()),
-        )
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""

@@ -47,18 +47,14 @@ class Moves:
         self._until: dict[int, float] = {}
         """Until when requests wait for each shard that moves."""
         self._refusals: dict[int, _Refusal] = {}
-        self._news = trio.Event()
+        self._news = trio.lowlevel.ParkingLot()
 
     def look(self) -> None:
         """There is news of the shards: have requests that wait look at it."""
         for index, served in enumerate(self._served):
             if served and self._links.unheld(index):
                 self._begun(index)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+        self._news.unpark_all()
 
     def _begun(self, index: int) -> None:
         self._until.setdefault(index, trio.current_time() + MOVING_S)
@@ -82,7 +78,7 @@ class Moves:
         """The shard has answered a request."""
         if self._until and self._until.pop(index, None) is not None:
             self._refusals.pop(index, None)
-            self._wake()
+            self._news.unpark_all()
 
     def away(self, index: int) -> bool:
         """Whether a request has to wait, and may."""
@@ -114,7 +110,7 @@ class Moves:
                     continue
                 until = min(until, refusal.ask_at)
             with trio.move_on_at(until):
-                await self._news.wait()
+                await self._news.park()
 
     def _answered(self, index: int, refusal: _Refusal, outcome: Outcome) -> None:
         refuses = not isinstance(outcome, Reply) or is_passing(outcome.error, index)

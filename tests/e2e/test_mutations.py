@@ -13,7 +13,6 @@ from typing import Any
 
 import trio
 
-from gateway.contract.operation import Body
 from tests.mutation import sweeps, talks, values
 from tests.mutation.examples import LOG, Example
 from tests.mutation.judge import Judge
@@ -49,7 +48,7 @@ def _at_once(example: Example) -> Example:
 async def _requests(scene: Scene, random: Random) -> None:
     for operation, found in sweeps.examples():
         example = _at_once(found)
-        if operation.body is not Body.NONE:
+        if operation.request is not None:
             made = sweeps.some(values.bodies(example.body, random, EDITS), random, OF_EACH)
             await sweeps.bodies(scene, operation, example, made)
         await sweeps.heads(scene, operation, example, random, EDITS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.contract.operation import Body
 from gateway.contract.operations import OPERATIONS
 from proto.wire import rog, walrus
 
@@ -234,7 +233,7 @@ BY_PLACE: dict[str, tuple[str, Before]] = {
 }
 """A value of each placeholder of paths, and the requests that make it."""
 for operation in OPERATIONS:
-    if operation.body is Body.NONE and not operation.query:
+    if operation.request is None and not operation.query:
         made = [BY_PLACE[part] for part in operation.path.split("/") if part in BY_PLACE]
         values = tuple(value for value, _ in made)
         EXAMPLES.setdefault(operation.name, (Example(values, before=made[-1][1] if made else ()),))

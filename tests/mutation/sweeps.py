@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from gateway.streams.event_ids import mark
 from tests.mutation import values
@@ -142,7 +142,7 @@ async def heads(scene: Scene, operation: Operation, example: Example, random: Ra
 
 async def requests(scene: Scene, operation: Operation, example: Example, random: Random, rounds: int) -> None:
     """Every mutation of one example."""
-    if operation.body is not Body.NONE:
+    if operation.request is not None:
         await bodies(scene, operation, example, values.bodies(example.body, random, rounds))
     await heads(scene, operation, example, random, rounds)
 

@@ -7,7 +7,6 @@ import typing
 
 import msgspec
 
-from gateway.contract.operation import Body
 from gateway.contract.operations import OPERATIONS
 from gateway.streams.asyncapi import COMMANDS as DOCUMENTED
 from gateway.streams.asyncapi import op_of
@@ -29,7 +28,7 @@ def test_the_examples_of_an_operation_name_every_field_and_parameter() -> None:
     for operation in OPERATIONS:
         examples = EXAMPLES[operation.name]
         assert operation.path.count("{") == len(examples[0].values)
-        if operation.body is not Body.NONE:
+        if operation.request is not None:
             assert operation.request is not None
             named = {name for example in examples for name in example.body}
             assert named >= set(operation.request.__struct_encode_fields__), operation.name

@@ -14,6 +14,7 @@ from gateway.contract import openapi
 from gateway.contract.operations import OPERATIONS
 from gateway.observe.families import families
 from gateway.observe.metrics import Snapshot
+from proto.ipc.control import ShardState
 from proto.ipc.figures import ShardFigures
 from proto.ipc.gateway_figures import GatewayFigures, ProtocolFigures
 from proto.model.limits import Limits
@@ -110,7 +111,7 @@ def _cell(text: str) -> str:
 def metrics() -> str:
     protocols = [ProtocolFigures(name, 0, [("PUT", "ok", 0)]) for name in ("walrus", "rog")]
     nothing = Snapshot(
-        phases=["ready"],
+        states=[ShardState(0, "ready")],
         serving=[True],
         progress=1.0,
         counters=[(0, 0, 0)],
@@ -119,8 +120,6 @@ def metrics() -> str:
         draining=False,
         gateways=GatewayFigures(protocols=protocols),
         max_topics=0,
-        restarts=[0],
-        hangs=[0],
         several_gateways=True,
     )
     lines = ["# Metrics", "", "`GET /v0/metrics`, for Prometheus, or with `Accept: application/json` as JSON.", ""]

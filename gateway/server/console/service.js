@@ -11,7 +11,6 @@ const GAP_MS = 30000; // the page was hidden, or the service away
 const MOST_QUEUES = 100;
 const LATENCY_SPAN = 5; // samples that a quantile is taken over
 
-const total = rows => (rows ?? []).reduce((sum, row) => sum + row.value, 0);
 export const byLabel = (rows, label) => new Map((rows ?? []).map(row => [row.labels[label], row.value]));
 const READS = new Set(["diff", "topic_state", "list_topics", "watch_stream", "watch", "get_cursor", "list_cursors", "list_all_cursors", "peek", "get_router", "list_routers"]);
 const OWN = new Set(["metrics", "metrics_history", "ready", "health", "openapi", "asyncapi", "none", "preflight"]);

@@ -139,7 +139,7 @@ async def test_a_refusal_before_the_slot_and_one_after_it_leave_nothing_behind()
 async def test_a_trickling_body_is_ended_however_short_its_pauses() -> None:
     async with stage(body_timeout_ms=150, min_upload_rate=1_000_000) as there, there.client() as client:
         await client.send(SLOW_BODY.replace(b"Content-Length: 9", b"Content-Length: 70000"))
-        await until(lambda: there.gateway.server._front.budget.used > 0)
+        await until(lambda: there.gateway.budget.used > 0)
         answers: list[Answer] = []
 
         async def receive() -> None:
@@ -155,4 +155,4 @@ async def test_a_trickling_body_is_ended_however_short_its_pauses() -> None:
                         break
                     await trio.sleep(0.01)
         assert answers[0].code == "request_timeout"
-        await until(lambda: not there.gateway.server._front.budget.used)
+        await until(lambda: not there.gateway.budget.used)

@@ -147,7 +147,7 @@ async def test_connections_of_other_protocols_end_once_they_are_idle(monkeypatch
     async with stage() as there:
         walrus = there.gateway.walrus_server
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            there.nursery.start_soon(walrus.run, [(listener, there.gateway.walrus.session)])
+            there.nursery.start_soon(walrus.run, [listener])
             async with await trio.open_tcp_stream(*listener.getsockname()) as client:
                 await until(lambda: len(walrus.connections) == 1)
                 over = trio.Event()

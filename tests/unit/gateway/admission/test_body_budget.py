@@ -56,7 +56,7 @@ async def test_twelve_large_bodies_of_one_key_do_not_delay_anothers() -> None:
         for head in heads:
             nursery.start_soon(head.grow, 64 << 20)
         await wait_all_tasks_blocked()
-        assert budget.statistics().waiting == 10
+        assert budget.waiting == 10
         with trio.fail_after(60):
             await budget.hold(Kind.BODY, BOB).grow(64 << 20)
         nursery.cancel_scope.cancel()
@@ -112,7 +112,7 @@ async def test_patience_ends_with_429(autojump_clock: MockClock) -> None:
     assert caught.value.code is ErrorCode.THROTTLED
     assert caught.value.retry_after_ms
     first.release()
-    assert (budget.used, budget.statistics().waiting) == (0, 0)
+    assert (budget.used, budget.waiting) == (0, 0)
 
 
 async def test_a_large_one_that_has_waited_long_is_not_passed_by_small_ones_for_ever(autojump_clock: MockClock) -> None:
@@ -126,7 +126,7 @@ async def test_a_large_one_that_has_waited_long_is_not_passed_by_small_ones_for_
         assert not budget.hold(Kind.ANSWER, CAROL).take(10)
         small[0].release()
         await wait_all_tasks_blocked()
-        assert budget.statistics().waiting == 0
+        assert budget.waiting == 0
 
 
 async def test_bodies_that_each_hold_a_part_do_not_wait_for_ever(autojump_clock: MockClock) -> None:
@@ -168,7 +168,7 @@ async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
         # The waiter is admitted and cancelled in the same instant.
         first.release()
         nursery.cancel_scope.cancel()
-    assert (budget.used, budget.statistics().waiting) == (0, 0)
+    assert (budget.used, budget.waiting) == (0, 0)
 
 
 async def test_what_nobody_refers_to_any_more_comes_back_whichever_thread_notices() -> None:

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from gateway.contract.auth import Keyring, restrictions
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from proto.ipc.control import Control, ControlError, Decoder, Keys, encode
 from proto.ipc.message import Message, Parked, Reply, Request
@@ -103,7 +103,7 @@ async def ask(client: Client, operation: Operation, name: str, authorization: st
     if operation.streams:  # a stream does not end, so it gets a connection of its own
         async with await trio.open_tcp_stream(*client.stream.socket.getpeername()) as stream:
             return await Client(stream).ask(operation.method, target, None, headers)
-    return await client.ask(operation.method, target, body if operation.body is not Body.NONE else None, headers)
+    return await client.ask(operation.method, target, body if operation.request is not None else None, headers)
 
 
 def fill(path: str, name: str) -> str:
@@ -248,7 +248,7 @@ async def test_a_body_is_not_read_before_the_key_is_known() -> None:
         await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + headers)
         answer = await client.receive()
         assert (answer.status, answer.headers["connection"]) == (401, "close")
-        assert there.gateway.server._front.budget.used == 0
+        assert there.gateway.budget.used == 0
         await client.stream.send_eof()
         await until(lambda: not there.gateway.server.connections)
 

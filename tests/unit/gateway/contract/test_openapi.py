@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from gateway.contract.openapi import MEANINGS, document, errors_of, rendered
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from proto.model.errors import ErrorCode
 from proto.model.limits import Limits
@@ -47,7 +47,7 @@ def test_it_has_every_operation() -> None:
     for operation in OPERATIONS:
         found = described(operation)
         assert found["operationId"] == operation.name
-        assert ("requestBody" in found) == (operation.body is not Body.NONE)
+        assert ("requestBody" in found) == (operation.request is not None)
         assert ("201" in found["responses"]) == operation.creates
     assert sum(map(len, whole()["paths"].values())) == len(OPERATIONS)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from gateway.contract.operations import OPERATIONS
-from gateway.contract.origins import Asked, Rule, Verdict, decide, name_of
+from gateway.contract.origins import Rule, Verdict, decide, name_of
 from proto.model.keys import Key
 from tests.support.gateway_stage import Answer, Client, key, stage
 from tests.support.harness import Harness
@@ -21,27 +23,42 @@ ABROAD = ("evil.example", "evil.example:4000", "127.0.0.1.evil.example", "localh
 ABROAD += ("localhost:4000.evil.example", "[::2]", "10.0.0.5:4000", "0.0.0.0", "[evil", "a@localhost.example")
 
 
+class Asked(NamedTuple):
+    """The headers of a request that name its origin."""
+
+    host: bytes
+    origin: bytes = b""
+    site: bytes = b""
+    websocket: bool = False
+    keyed: bool = False
+    changes: bool = False
+
+
+def asked(host: str, origin: str = "", site: str = "", **more: bool) -> Asked:
+    return Asked(host.encode(), origin.encode(), site.encode(), **more)
+
+
 @pytest.mark.parametrize("host", HOME)
 def test_names_of_this_machine_are_accepted(host: str) -> None:
-    assert decide(Asked(host), Rule(open=True)) is Verdict.OWN
+    assert decide(Rule(open=True), *asked(host)) is Verdict.OWN
 
 
 @pytest.mark.parametrize("host", ABROAD)
 def test_any_other_name_may_have_been_rebound(host: str) -> None:
-    assert decide(Asked(host), Rule(open=True)) is Verdict.FOREIGN_HOST
+    assert decide(Rule(open=True), *asked(host)) is Verdict.FOREIGN_HOST
 
 
 @pytest.mark.parametrize("host", ABROAD)
 def test_with_keys_any_name_may_be_used(host: str) -> None:
-    assert decide(Asked(host, site="cross-site"), Rule(open=False)) is Verdict.OWN
+    assert decide(Rule(open=False), *asked(host, site="cross-site")) is Verdict.OWN
 
 
 def test_a_listener_beyond_loopback_takes_addresses_and_names_that_no_public_domain_has() -> None:
     rule = Rule(open=True, loopback=False, hosts=frozenset({"topics.lan"}))
     for host in ("10.0.0.5:4000", "[fe80::1]:4000", "topics", "my-host:4000", "TOPICS.lan:80", "localhost"):
-        assert decide(Asked(host), rule) is Verdict.OWN, host
+        assert decide(rule, *asked(host)) is Verdict.OWN, host
     for host in ("evil.example", "a b", "topics.lan.evil.example"):
-        assert decide(Asked(host), rule) is Verdict.FOREIGN_HOST, host
+        assert decide(rule, *asked(host)) is Verdict.FOREIGN_HOST, host
 
 
 def test_names_of_hosts_lose_their_port_and_nothing_else() -> None:
@@ -50,39 +67,39 @@ def test_names_of_hosts_lose_their_port_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "verdict"),
+    ("given", "verdict"),
     [
-        (Asked("localhost:4000", "http://localhost:4000", "same-origin"), Verdict.OWN),
-        (Asked("localhost", "http://localhost:80"), Verdict.OWN),
-        (Asked("localhost", "https://localhost"), Verdict.OWN),
-        (Asked("localhost:4000", "http://localhost:3000", "same-site"), Verdict.FOREIGN_ORIGIN),
-        (Asked("localhost:4000", EVIL), Verdict.FOREIGN_ORIGIN),
-        (Asked("localhost:4000", "null"), Verdict.FOREIGN_ORIGIN),
-        (Asked("localhost:4000", "http://[broken"), Verdict.FOREIGN_ORIGIN),
-        (Asked("localhost:4000", "file://localhost:4000"), Verdict.FOREIGN_ORIGIN),
-        (Asked("localhost:4000", APP, "cross-site"), Verdict.LISTED),
-        (Asked("localhost:4000", APP.upper(), "cross-site"), Verdict.LISTED),
-        (Asked("evil.example", APP), Verdict.FOREIGN_HOST),
-        (Asked("localhost:4000", "", "cross-site"), Verdict.CROSS_SITE),
-        (Asked("localhost:4000", "", "same-site"), Verdict.OWN),
-        (Asked("localhost:4000", "", "same-site", changes=True), Verdict.CROSS_SITE),
-        (Asked("localhost:4000", "", "Same-Site", changes=True), Verdict.CROSS_SITE),
-        (Asked("localhost:4000", "", "same-origin", changes=True), Verdict.OWN),
-        (Asked("localhost:4000", "", "none", changes=True), Verdict.OWN),
-        (Asked("localhost:4000", APP, "same-site", changes=True), Verdict.LISTED),
-        (Asked("localhost:4000", "", "none"), Verdict.OWN),
+        (asked("localhost:4000", "http://localhost:4000", "same-origin"), Verdict.OWN),
+        (asked("localhost", "http://localhost:80"), Verdict.OWN),
+        (asked("localhost", "https://localhost"), Verdict.OWN),
+        (asked("localhost:4000", "http://localhost:3000", "same-site"), Verdict.FOREIGN_ORIGIN),
+        (asked("localhost:4000", EVIL), Verdict.FOREIGN_ORIGIN),
+        (asked("localhost:4000", "null"), Verdict.FOREIGN_ORIGIN),
+        (asked("localhost:4000", "http://[broken"), Verdict.FOREIGN_ORIGIN),
+        (asked("localhost:4000", "file://localhost:4000"), Verdict.FOREIGN_ORIGIN),
+        (asked("localhost:4000", APP, "cross-site"), Verdict.LISTED),
+        (asked("localhost:4000", APP.upper(), "cross-site"), Verdict.LISTED),
+        (asked("evil.example", APP), Verdict.FOREIGN_HOST),
+        (asked("localhost:4000", "", "cross-site"), Verdict.CROSS_SITE),
+        (asked("localhost:4000", "", "same-site"), Verdict.OWN),
+        (asked("localhost:4000", "", "same-site", changes=True), Verdict.CROSS_SITE),
+        (asked("localhost:4000", "", "Same-Site", changes=True), Verdict.CROSS_SITE),
+        (asked("localhost:4000", "", "same-origin", changes=True), Verdict.OWN),
+        (asked("localhost:4000", "", "none", changes=True), Verdict.OWN),
+        (asked("localhost:4000", APP, "same-site", changes=True), Verdict.LISTED),
+        (asked("localhost:4000", "", "none"), Verdict.OWN),
     ],
 )
-def test_without_keys_the_origin_decides(asked: Asked, verdict: Verdict) -> None:
-    assert decide(asked, Rule(open=True, origins=frozenset({APP}))) is verdict
+def test_without_keys_the_origin_decides(given: Asked, verdict: Verdict) -> None:
+    assert decide(Rule(open=True, origins=frozenset({APP})), *given) is verdict
 
 
 def test_with_keys_only_websockets_of_browsers_are_refused() -> None:
     rule = Rule(open=False, origins=frozenset({APP}))
-    assert decide(Asked("h", EVIL), rule) is Verdict.OWN
-    assert decide(Asked("h", EVIL, websocket=True), rule) is Verdict.FOREIGN_ORIGIN
-    assert decide(Asked("h", EVIL, websocket=True, keyed=True), rule) is Verdict.OWN, "no browser sends this"
-    assert decide(Asked("h", APP, websocket=True), rule) is Verdict.LISTED
+    assert decide(rule, *asked("h", EVIL)) is Verdict.OWN
+    assert decide(rule, *asked("h", EVIL, websocket=True)) is Verdict.FOREIGN_ORIGIN
+    assert decide(rule, *asked("h", EVIL, websocket=True, keyed=True)) is Verdict.OWN, "no browser sends this"
+    assert decide(rule, *asked("h", APP, websocket=True)) is Verdict.LISTED
 
 
 # -- asked of everything

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.contract.openapi import document
-from gateway.contract.operation import Body, Operation
+from gateway.contract.operation import Operation
 from gateway.contract.operations import OPERATIONS
 from gateway.contract.samples import PYTHON, TYPESCRIPT, Example, samples
 from proto.model.keys import Scope
@@ -53,7 +53,7 @@ def test_curl_sends_the_example_of_the_document(operation: Operation) -> None:
     path = urlsplit(next(word for word in words if word.startswith("$TOPICS_URL"))).path.removeprefix("$TOPICS_URL")
     examples = {each["name"]: each["schema"].get("examples", [""])[0] for each in described(operation)["parameters"]}
     assert unquote(path) == operation.path.format_map(examples)
-    assert ("-d" in words) == (operation.body is not Body.NONE)
+    assert ("-d" in words) == (operation.request is not None)
     if operation.request is not None:
         schema = whole()["components"]["schemas"][operation.request.__name__]
         assert json.loads(words[words.index("-d") + 1]) == schema["examples"][0]

@@ -58,7 +58,7 @@ def test_a_head_that_is_used_stays() -> None:
 
 
 def known(there: Stage) -> int:
-    return len(there.gateway.server._front.heads)
+    return len(there.gateway.api.heads)
 
 
 async def ask(client: Client, secret: str, body: bytes = b"{}", **headers: str) -> Answer:

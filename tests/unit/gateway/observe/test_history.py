@@ -43,6 +43,11 @@ def shown(recorder: Recorder) -> dict[str, Any]:
     return found
 
 
+async def nothing() -> dict[tuple[str, int], int]:
+    """There are no other gateways."""
+    return {}
+
+
 async def sampled(recorder: Recorder, clock: Clock, seconds: float = 10) -> dict[str, Any]:
     clock.now += seconds
     await recorder.sample()
@@ -52,7 +57,7 @@ async def sampled(recorder: Recorder, clock: Clock, seconds: float = 10) -> dict
 async def test_a_sample_has_what_the_counters_grew_by_a_second() -> None:
     shard, clock, served = Counting(), Clock(), {("diff", 200): 40, ("append", 201): 3}
     async with stage(shard) as there:
-        recorder = Recorder(there.gateway.shards, served, clock)
+        recorder = Recorder(there.gateway.shards, served, nothing, clock)
         shard.figures |= {"records": 5000, "bytes": 10**6, "syncs": [9, 9, 9]}
         first = await sampled(recorder, clock)
         assert (first["reads"], first["writes"], first["records"], first["bytes"]) == ([4.0], [0.3], [0.0], [0.0])
@@ -80,7 +85,7 @@ async def test_a_sample_has_what_the_counters_grew_by_a_second() -> None:
 async def test_a_shard_that_was_started_again_counts_from_there() -> None:
     shard, clock = Counting(), Clock()
     async with stage(shard) as there:
-        recorder = Recorder(there.gateway.shards, {}, clock)
+        recorder = Recorder(there.gateway.shards, {}, nothing, clock)
         shard.figures |= {"records": 100, "bytes": 100}
         await sampled(recorder, clock)
         there.lose_shard(0)
@@ -98,7 +103,7 @@ async def test_a_shard_that_does_not_answer_holds_up_no_sample(monkeypatch: pyte
     monkeypatch.setattr(history, "PATIENCE_S", 0.05)
     clock = Clock()
     async with stage(lambda request: []) as there:
-        recorder = Recorder(there.gateway.shards, {("append", 200): 10}, clock)
+        recorder = Recorder(there.gateway.shards, {("append", 200): 10}, nothing, clock)
         found = await sampled(recorder, clock)
         assert (found["writes"], found["answer_us"]) == ([1.0], [None])
 
@@ -106,7 +111,7 @@ async def test_a_shard_that_does_not_answer_holds_up_no_sample(monkeypatch: pyte
 async def test_the_ring_holds_an_hour_in_less_than_is_promised() -> None:
     shard, clock = Counting(), Clock()
     async with stage(shard) as there:
-        recorder = Recorder(there.gateway.shards, {}, clock)
+        recorder = Recorder(there.gateway.shards, {}, nothing, clock)
         for _ in range(MOST + 40):
             clock.now += EVERY_S
             await recorder.sample()
@@ -127,7 +132,7 @@ async def test_an_exception_in_a_sample_ends_no_gateway(autojump_clock: trio.tes
             tried += 1
             raise ZeroDivisionError
 
-    recorder = Recorder(Broken(), {}, trio.current_time)  # type: ignore[arg-type]
+    recorder = Recorder(Broken(), {}, nothing, trio.current_time)  # type: ignore[arg-type]
     with trio.move_on_after(35):
         await recorder.run()
     assert tried == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,11 +23,17 @@ class Lines:
     """The test's protocol: a byte gives the number of bytes that follow, and they are echoed. 255: ten bytes are
     skipped. 254: a fatal error."""
 
+    name = "lines"
+
     def __init__(self) -> None:
+        self.commands: Counter[tuple[str, str]] = Counter()
         self.gate = trio.Event()
         self.gate.set()
         self.carried_out: list[bytes] = []
         self.refused = 0
+
+    def session(self) -> Lines:
+        return self
 
     def read(self) -> Steps[bytes]:
         (size,) = yield 1
@@ -66,10 +73,10 @@ class Stage:
 @asynccontextmanager
 async def stage(budget: Budget | None = None, **limits: int) -> AsyncIterator[Stage]:
     flight, lines = Flight(), Lines()
-    server = TcpServer("lines", Limits(**limits), flight, budget or Budget())
+    server = TcpServer(lines, Limits(**limits), flight, budget or Budget())
     with socket.create_server(("127.0.0.1", 0)) as listener, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run, [(listener, lambda: lines)])
+            nursery.start_soon(server.run, [listener])
             yield Stage(server, lines, flight, listener.getsockname())
             nursery.cancel_scope.cancel()
 

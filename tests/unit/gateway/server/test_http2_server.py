@@ -27,7 +27,7 @@ def large(request: Request) -> list[Message]:
 
 
 def used(there: Stage) -> int:
-    return there.gateway.server._front.budget.used
+    return there.gateway.budget.used
 
 
 class Client(Http2):

@@ -27,7 +27,7 @@ async def test_a_body_that_waits_for_memory_holds_no_other_stream() -> None:
         number = await http2.begin("POST", "/v0/topics/a", json)
         http2.connection.send_data(number, b"x" * 16384)
         await http2.flush()
-        await until(lambda: there.gateway.budget.statistics().waiting == 1)
+        await until(lambda: there.gateway.budget.waiting == 1)
         for _ in range(20):
             assert (await http2.ask("GET", "/v0/health"))[0] == 200
         held.release()
@@ -100,7 +100,7 @@ async def test_a_body_that_has_arrived_does_not_wait_for_memory_until_its_end_co
         for _ in range(size // 100):
             stream.receives(b"x" * 100, 100)
             await trio.testing.wait_all_tasks_blocked()
-        assert budget.statistics().waiting == 0
+        assert budget.waiting == 0
         stream.received_all()
         await trio.testing.wait_all_tasks_blocked()
         assert found == [b"x" * size]
@@ -120,10 +120,10 @@ async def test_a_body_of_unknown_length_waits_for_memory_before_it_is_longer_tha
         holds = await full(budget)
         stream.receives(b"x" * FIRST_GROWTH_BYTES, FIRST_GROWTH_BYTES)
         await trio.testing.wait_all_tasks_blocked()
-        assert budget.statistics().waiting == 0
+        assert budget.waiting == 0
         stream.receives(b"x", 1)
         await trio.testing.wait_all_tasks_blocked()
-        assert budget.statistics().waiting == 1
+        assert budget.waiting == 1
         for hold in holds:
             hold.release()
         await trio.testing.wait_all_tasks_blocked()

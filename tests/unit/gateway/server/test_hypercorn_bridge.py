@@ -188,7 +188,7 @@ async def test_http_2_with_prior_knowledge_reaches_the_same_api() -> None:
         assert b'"not_found"' in answer
         status, answer = await http2.ask("POST", "/v0/topics/a")
         assert status == 400
-        assert there.gateway.server._front.budget.used == 0
+        assert there.gateway.budget.used == 0
 
 
 async def test_a_body_over_http_2_needs_no_length() -> None:
@@ -202,7 +202,7 @@ async def test_a_body_over_http_2_needs_no_length() -> None:
         assert [request.body for request in there.shards[0].requests] == [body, large, b""]
         status, answer = await http2.ask("POST", "/v0/topics/a", b"x" * 300_001, announced=False)
         assert (status, b"payload_too_large" in answer) == (413, True)
-        await until(lambda: there.gateway.server._front.budget.used == 0)
+        await until(lambda: there.gateway.budget.used == 0)
 
 
 async def test_a_body_that_comes_in_pieces_is_read_until_the_stream_ends() -> None:
