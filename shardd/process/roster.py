@@ -159,7 +159,7 @@ class RosterProcess:
         path = Path(start.data_dir) / f"shard-{shard:02d}"
         if MARK not in RealDisk().list(path):
             return
-        objects, reason = Objects(self._store, shard, "", "", "", int), "something in them may be in no bucket"
+        objects, reason = Objects(self._store, shard), "something in them may be in no bucket"
         closed = ClosedLog(RealDisk(), path, objects, shard, start.limits, cluster.place)
         try:
             with Claim(path):
@@ -184,7 +184,7 @@ class RosterProcess:
         if news.leaving:
             roster.leave()
         if done is not None and roster.handover is not None and roster.handover.move.number == done.move:
-            roster.report(HandOverEvent(done.event), self.membership.now())
+            roster.handover.meet(HandOverEvent(done.event), self.membership.now())
         self.membership.look_again()
 
 

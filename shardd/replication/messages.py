@@ -1,15 +1,6 @@
 """The messages of a replica and its caller: parts, positions, requests and their answers, notices.
 
-    request       carried out by                        answer
-    Look          reads of the store                    Seen
-    CreateTerm    a creation, if absent                 DONE or TAKEN; neither is relied on
-    Renew         a write                               DONE
-    CreatePart    a creation, if absent                 DONE or TAKEN
-    ReadPart      a read                                Part, ABSENT, or DAMAGED
-    Apply         the local shard                       DONE, or DIFFERS
-    Restore       reads, then the local shard           Position
-
-Any of them is answered UNKNOWN if it got no answer in time, or one that says nothing about what was done.
+Any request is answered UNKNOWN if it got no answer in time, or one that says nothing about what was done.
 """
 
 from __future__ import annotations

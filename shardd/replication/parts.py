@@ -47,7 +47,6 @@ HEAD = struct.Struct("<4sHHQQ16sQQqqQQ")
 CHECKSUM = struct.Struct("<Q")
 HEADER_SIZE = HEAD.size + CHECKSUM.size
 assert HEADER_SIZE == 96
-NONCE_SIZE = 16
 _LENGTH_AT = struct.Struct("<I")
 _FRAME = struct.Struct("<8xI4xQ24xq")
 """Length, number and commit time of a frame, from its start."""
@@ -76,11 +75,6 @@ class Part(NamedTuple):
     def has_frames(self) -> bool:
         return self.kind == FRAMES
 
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        return HEADER_SIZE + self.length
-
 
 def encode(part: Part, frames: Buffer = b"") -> bytes:
     """The object of a part; `length` and `frames_checksum` follow from the frames."""
@@ -99,11 +93,6 @@ def encode(part: Part, frames: Buffer = b"") -> bytes:
         xxhash.xxh3_64_intdigest(frames),
     )
     return b"".join((head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)), frames))
-
-
-def fence(number: int, term: int, nonce: bytes, next_no: int) -> bytes:
-    """The object of a fence before frame `next_no`."""
-    return encode(Part(number, FENCE, term, nonce, next_no, next_no - 1))
 
 
 def header(data: Buffer, number: int) -> Part:

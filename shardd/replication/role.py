@@ -77,7 +77,6 @@ class Role:
 
     def __init__(
         self,
-        nonce: str,
         objects: Objects,
         local: Local,
         timing: Timing,
@@ -90,7 +89,7 @@ class Role:
     ) -> None:
         """`check` asks whether the bucket is this service's. `leads`: the shard follows no other one. `rank` as in
         `Replica`."""
-        self.nonce = nonce
+        self.nonce = objects.own.nonce
         self.objects = objects
         self.local = local
         self._timing = timing

@@ -51,22 +51,11 @@ class HandOverEvent(StrEnum):
     """Another process has the term's shard, or this one has no term of it any more."""
 
 
+_BACK = {HandOverEvent.GIVEN_UP: HandOverState.VOID, HandOverEvent.LOST: HandOverState.LOST}
 TRANSITIONS: dict[HandOverState, dict[HandOverEvent, HandOverState]] = {
-    HandOverState.OFFERING: {
-        HandOverEvent.OURS: HandOverState.SAVING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
-    HandOverState.SAVING: {
-        HandOverEvent.SAVED: HandOverState.REFUSING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
-    HandOverState.REFUSING: {
-        HandOverEvent.SHIPPED: HandOverState.ENDING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
+    HandOverState.OFFERING: {HandOverEvent.OURS: HandOverState.SAVING, **_BACK},
+    HandOverState.SAVING: {HandOverEvent.SAVED: HandOverState.REFUSING, **_BACK},
+    HandOverState.REFUSING: {HandOverEvent.SHIPPED: HandOverState.ENDING, **_BACK},
     HandOverState.ENDING: {HandOverEvent.ENDED: HandOverState.GIVEN, HandOverEvent.LOST: HandOverState.LOST},
     HandOverState.GIVEN: {},
     HandOverState.VOID: {},

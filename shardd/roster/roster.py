@@ -217,17 +217,6 @@ class Roster:
         """Whether a shard is moved to this machine, or is to be at once."""
         return self.machine in self._moved.values()
 
-    def refuses(self, shard: int) -> bool:
-        """Whether requests to the shard are to be refused as `moving`."""
-        handover = self.handover
-        going = handover is not None and handover.state in (HandOverState.REFUSING, HandOverState.ENDING)
-        return going and handover is not None and handover.move.shard == shard
-
-    def report(self, event: HandOverEvent, now: float) -> None:
-        """How far the hand-over is. It is passed over if there is none that waits for it."""
-        if self.handover is not None:
-            self.handover.meet(event, now)
-
     def leave(self) -> None:
         """Hold nothing any more, as soon as others have taken it."""
         self._leaving = True

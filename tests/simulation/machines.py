@@ -27,7 +27,7 @@ from math import inf
 from shardd.changes.allowance import Allowance
 from shardd.replication.messages import Result
 from shardd.replication.states import ReplicaState
-from shardd.roster.handover import HandOverEvent
+from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer
@@ -134,7 +134,10 @@ class Node(Process):
         roster.lags = {seat.shard.index: seat.lag for seat in self.seats if seat.replica is not None and not seat.holds}
 
     def refuses(self, seat: Seat) -> bool:
-        return self.roster is None or self.roster.refuses(seat.shard.index)
+        if self.roster is None or (handover := self.roster.handover) is None:
+            return self.roster is None
+        going = handover.state in (HandOverState.REFUSING, HandOverState.ENDING)
+        return going and handover.move.shard == seat.shard.index
 
     def gives(self, seat: Seat) -> bool:
         handover = None if self.roster is None else self.roster.handover
@@ -146,8 +149,8 @@ class Node(Process):
         return self.roster is not None and worst < self.cluster.time.now
 
     def report(self, event: HandOverEvent) -> None:
-        if self.roster is not None:
-            self.roster.report(event, self.now)
+        if self.roster is not None and self.roster.handover is not None:
+            self.roster.handover.meet(event, self.now)
 
     @property
     def idle(self) -> bool:

@@ -91,7 +91,7 @@ def test_a_part_is_created_once_whatever_the_answers_were(shard: Shipped, error:
     assert shard.ship() == 1
     assert len(logged(shard.store)) == 1
     assert shard.shipped_no == shard.shard.log.synced_no
-    assert shard.statistics().failures_total == (1 if error is UnknownOutcome else 3)
+    assert shard.figures().failures_total == (1 if error is UnknownOutcome else 3)
     assert contents(restored(shard)) == contents(shard)
 
 
@@ -120,7 +120,7 @@ def test_a_second_process_on_a_copy_of_the_directory_deposes_one_of_the_two(shar
     shard.sync()
     with pytest.raises(Deposed, match="another machine has taken the shard over"):
         shard.ship()
-    assert shard.statistics().lag_bytes > 0
+    assert shard.figures().lag_bytes > 0
     assert contents(restored(other)) == contents(other)
 
 
@@ -417,7 +417,7 @@ def test_frames_given_up_by_a_failed_sync_are_never_shipped(shard: Shipped) -> N
     other = restored(shard)
     assert contents(other) == contents(shard)
     assert "given up" not in str(contents(other))
-    assert shard.statistics().lag_bytes == 0
+    assert shard.figures().lag_bytes == 0
 
 
 # Faults on the way

@@ -200,14 +200,14 @@ def test_before_any_term_the_settings_are_those_of_the_service(field: str) -> No
     store.objects[SERVICE] = msgspec.json.encode(service)
     value = str(theirs._asdict()[field]).lower()
     with pytest.raises(Mismatch, match=rf"service.json has TOPICS_\w+={value}, this machine"):
-        Objects(store, 0, "", "", "", lambda: 0, ours).check_settings(())
+        Objects(store, 0, Term(0, "", "", 0, "", *ours)).check_settings(())
 
 
 def test_a_bucket_that_says_nothing_of_encryption_is_used_with_either_value() -> None:
     store = MemoryStore()
     store.objects[SERVICE] = b'{"format":1,"service":0,"shards":2,"replication":"sync","ttl_ms":10000}'
     for encrypt in (False, True):
-        Objects(store, 0, "", "", "", lambda: 0, Settings("sync", TTL_MS, 2, encrypt)).check_settings(())
+        Objects(store, 0, Term(0, "", "", 0, "", "sync", TTL_MS, 2, encrypt)).check_settings(())
 
 
 def test_a_term_of_an_earlier_release_says_nothing_of_where_its_holder_hears_others() -> None:
@@ -246,7 +246,8 @@ def test_a_term_with_a_number_that_is_no_time_is_damaged(field: str, number: str
 
 def claimed(store: MemoryStore, term: int, member: str, made_ms: int) -> Term:
     """A term, created by a machine after a look."""
-    objects = Objects(store, 0, f"{term:032x}", "host", f"http://{member}", lambda: made_ms, member=member)
+    own = Term(0, f"{term:032x}", "host", 0, f"http://{member}", member=member)
+    objects = Objects(store, 0, own, lambda: made_ms)
     objects.carry(Look())
     assert objects.carry(CreateTerm(term)) is Result.DONE
     return read_term(store.objects[ShardNames(0).term(term)], term)

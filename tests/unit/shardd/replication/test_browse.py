@@ -43,7 +43,7 @@ def test_a_manifest_whose_files_lead_elsewhere_writes_nothing(shard: Shipped, pa
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):
         list(fetch(RealDisk(), shard.store, data, None, Limits(**SMALL), None))
-    objects = Objects(shard.store, 0, "00" * 16, "other", "", lambda: 0)
+    objects = Objects(shard.store, 0)
     local = ClosedLog(RealDisk(), standby, objects, 0, Limits(**SMALL))
     local.open()
     with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):

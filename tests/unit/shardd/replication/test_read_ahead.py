@@ -22,7 +22,7 @@ class Log:
         self.store = MemoryStore()
         self.store.objects = {NAMES.part(number): b"part" for number in range(1, parts + 1)}
         self.now = 0.0
-        self.ahead = ReadAhead(Objects(self.store, 0, "", "", "", int), lambda: self.now)
+        self.ahead = ReadAhead(Objects(self.store, 0), lambda: self.now)
 
     async def behind(self, number: int) -> None:
         async with trio.open_nursery() as nursery:
