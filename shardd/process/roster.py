@@ -111,12 +111,12 @@ class RosterProcess:
         if roster.given_up is not None and roster.given_up is not self._given_up:
             self._given_up = move = roster.given_up
             log.warning("hand_over_given_up", shard=move.shard, move=move.number, target=move.target)
-        if self._ranked is not roster.holders:
-            self._ranked = roster.holders
-            self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]
+        if self._ranked is not roster.view.holders:
+            self._ranked = roster.view.holders
+            self._ranks = [roster.rank(shard) for shard in range(len(roster.view.holders))]
             self._holders = [
-                Holder("" if shard in roster.over else held.address, held.endpoint, held.key, held.term)
-                for shard, held in enumerate(roster.holders)
+                Holder("" if shard in roster.view.over else held.address, held.endpoint, held.key, held.term)
+                for shard, held in enumerate(roster.view.holders)
             ]
         wanted = sorted(roster.wanted(self.membership.now()) - {self._tidies})
         placement = Placement(self._ranks, step, self.refused, wanted, self._holders, sorted(roster.moving))

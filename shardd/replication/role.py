@@ -154,8 +154,8 @@ class Role:
     def ranked(self, rank: float) -> None:
         changed, self._rank = rank != self._rank, rank
         if changed and self.replica is not None:
-            self.replica.rank = rank
-            self.replica.look_again()
+            self.replica.newest.rank = rank
+            self.replica.newest.look_again()
             self._wake.set()
 
     def hurry(self, hurries: bool) -> None:
@@ -205,10 +205,10 @@ class Role:
         elif act is Act.REMEMBER or act is Act.FORGET:
             self._by_hand = act is Act.REMEMBER
         elif act is Act.CLAIM:
-            self._protocol.take_over()
+            self._protocol.newest.take_over()
             self._wake.set()
         elif act is Act.STAND_BACK:
-            self._protocol.stand_back()
+            self._protocol.newest.stand_back()
         elif act is Act.END_TERM:
             self.reason = self.reason or reason
             self._protocol.drain()
@@ -254,9 +254,9 @@ class Role:
             automatic=self.waits,
             follows=not self._leads,
         )
-        self.replica.rank, self.replica.hurries = self._rank, self.folding.moved
+        self.replica.newest.rank, self.replica.hurries = self._rank, self.folding.moved
         if self._by_hand or (self._leads and self.local.from_backup):
-            self.replica.take_over()
+            self.replica.newest.take_over()
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:
         """Call until the store answers. Raises its errors that are lasting, unless the machine continues alone."""
@@ -283,9 +283,10 @@ class Role:
     def _replaced(self) -> bool:
         """Whether the last look showed a term of another machine, which is not over."""
         replica = self.replica
-        if replica is None or replica.state is not ReplicaState.STANDBY or not replica.waits_for_another:
+        if replica is None or replica.state is not ReplicaState.STANDBY or not replica.newest.waits_for_another:
             return False
-        return replica.seen is not None and replica.seen.nonce not in (self.nonce, *self.local.previous)
+        seen = replica.newest.seen
+        return seen is not None and seen.nonce not in (self.nonce, *self.local.previous)
 
     async def _turns(self) -> None:
         if self._held_last:
@@ -298,7 +299,7 @@ class Role:
             self._wake = trio.Event()
 
     def _look_for_holder(self) -> None:
-        waits = self._protocol.state is ReplicaState.STANDBY and self._protocol.waits_for_another
+        waits = self._protocol.state is ReplicaState.STANDBY and self._protocol.newest.waits_for_another
         holder = self.objects.holder if waits else None
         damage = str(self.objects.damage)
         if (holder, damage) != (self.holder, self.damage):

@@ -68,6 +68,8 @@ class HandOver:
     def __init__(self, move: Move, target_nonce: str, timing: RosterTiming, now: float) -> None:
         self.state = HandOverState.OFFERING
         self.move = move
+        self.creates = True
+        """Whether the entry is to be created. A look comes after that."""
         self._target_nonce = target_nonce
         self._timing = timing
         self._began = now

@@ -31,7 +31,8 @@ from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer
-from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.view import Found, Held
 from tests.simulation.machine_seats import CAP, MovedDisk, Seat, Shard, Traffic
 from tests.simulation.replication import STEP, Flaws, Host, Process, Timeline, Violation, Weather
 
@@ -283,10 +284,10 @@ class Cluster:
 
     def content(self, node: Node) -> bool:
         roster = node.roster
-        if roster is None or roster.state is not RosterState.ADMITTED or roster.handover or roster.move:
+        if roster is None or roster.state is not RosterState.ADMITTED or roster.handover or roster.view.move:
             return False
-        holders = [held.machine for held in roster.holders]
-        standings = roster.members.standings(node.now)
+        holders = [held.machine for held in roster.view.holders]
+        standings = roster.view.members.standings(node.now)
         transfer = next_transfer(standings, holders)
         there = set(standings) == {each.machine for each in self.nodes}
         return there and (transfer is None or transfer.source != node.machine)  # only a holder's view counts

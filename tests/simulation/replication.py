@@ -591,7 +591,7 @@ class World(ShardWorld):
             case _:  # an operator, or several at once
                 for each in [machine] if rng.random() < 0.7 else self.machines:
                     if each.replica is not None:
-                        each.replica.take_over()
+                        each.replica.newest.take_over()
 
     def turns(self, machine: Machine) -> None:
         if machine not in self.machines:
@@ -619,7 +619,7 @@ class World(ShardWorld):
 
     def insist(self, machine: Machine) -> None:
         if machine.replica is not None and not machine.holds:
-            machine.replica.take_over()
+            machine.replica.newest.take_over()
             self.after(2 * TIMING.time_to_live, lambda: self.insist(machine))
 
     def begin(self) -> None:

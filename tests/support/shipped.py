@@ -65,7 +65,7 @@ class Stepped(Role):
         position = self.local.open()
         self.replica = Replica(self.nonce, position, TIMING, previous=self.local.previous, automatic=False)
         if self.local.from_backup or by_hand:
-            self.replica.take_over()
+            self.replica.newest.take_over()
         self.step_until(self.claimed.is_set)
 
     def step_until(self, condition: Any) -> None:

@@ -153,7 +153,7 @@ async def test_a_comparison_of_settings_that_takes_too_long_is_none(
             await looked.wait()
         ended.set()
         assert two.role.replica is not None
-        assert two.role.replica.seen is None, "nothing is known of a term that may have other settings"
+        assert two.role.replica.newest.seen is None, "nothing is known of a term that may have other settings"
         assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(two)
         assert NAMES.term(2) not in pair.store.objects
         nursery.cancel_scope.cancel()

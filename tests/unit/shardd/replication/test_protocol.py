@@ -253,7 +253,7 @@ def test_without_automatic_takeover_only_an_operator_ends_a_silent_term() -> Non
     bench.see(4, "other", 17)
     assert bench.replica.state is ReplicaState.STANDBY
     bench.answer(ReadPart, Result.ABSENT)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(1)
     bench.see(4, "other", 18)
     assert bench.asked(CreateTerm).term == 5
@@ -285,7 +285,7 @@ def test_whose_a_term_is_says_the_look_and_not_the_creation(answer: Result) -> N
 
 def test_the_old_holders_last_parts_are_applied_before_the_fence(bench: Bench) -> None:
     bench.see(4, "other", 17)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.answer(ReadPart, frames(1, 1, 8, term=4))
     bench.answer(Apply, Result.DONE)
     bench.see(4, "other", 17)
@@ -306,7 +306,7 @@ def test_a_holder_is_replaced_when_it_is_silent(bench: Bench, counter: int, sinc
     bench.see(4, "other", 17)
     bench.wait(TIMING.handover - 4.5)
     bench.answer(ReadPart, Result.ABSENT)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(0)
     bench.see(4, "other", 17)
     assert bench.asked(CreateTerm).living
@@ -335,7 +335,7 @@ def test_the_log_of_a_shard_that_is_moved_is_read_often(bench: Bench) -> None:
 
 
 def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 18))
@@ -348,7 +348,7 @@ def test_a_term_of_the_same_directory_is_not_waited_for_by_a_shard_that_follows(
     bench = Bench(previous="me before", follows=True)
     bench.see(4, "me before", 17)
     assert bench.replica.state is ReplicaState.STANDBY
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(0)
     bench.answer(ReadPart, Result.ABSENT)
     bench.see(4, "me before", 17)
@@ -383,7 +383,7 @@ def test_a_holder_is_waited_for_also_if_the_own_term_was_created_late(bench: Ben
 
 
 def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 17))
@@ -399,7 +399,7 @@ def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> No
 
 def test_a_holder_that_answers_without_a_term_is_not_waited_for() -> None:
     bench = Bench(automatic=False)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     assert not bench.asked(CreateTerm).living
     bench.answer(CreateTerm, Result.DONE)
@@ -461,7 +461,7 @@ def test_a_fence_of_a_later_term_than_was_seen_is_looked_for_at_once(bench: Benc
     bench.answer(ReadPart, Part(2, Kind.FENCE, 5, "another", 1, 0))
     bench.see(5, "another", 1)
     assert bench.open_reads()
-    assert bench.replica.waits_for_another
+    assert bench.replica.newest.waits_for_another
 
 
 def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
@@ -596,7 +596,7 @@ def watched(bench: Bench, seconds: float, seen: Seen) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_rank_waits_for_a_third_of_the_time_to_live_more(bench: Bench, rank: int) -> None:
-    bench.replica.rank = rank
+    bench.replica.newest.rank = rank
     silent = Seen(4, "other", 17, BEGIN)
     bench.answer(Look, silent)
     watched(bench, TIMING.time_to_live + rank * TIMING.renewal - TIMING.renewal, silent)
@@ -607,17 +607,17 @@ def test_a_rank_waits_for_a_third_of_the_time_to_live_more(bench: Bench, rank: i
 
 @pytest.mark.parametrize("seen", [Seen(0, "", None, BEGIN), Seen(4, "other", 17, BEGIN)])
 def test_an_unranked_machine_never_claims(bench: Bench, seen: Seen) -> None:
-    bench.replica.rank = math.inf
+    bench.replica.newest.rank = math.inf
     bench.answer(Look, seen)
     watched(bench, 20 * TIMING.time_to_live, seen)
     assert bench.replica.state is ReplicaState.STANDBY
-    bench.replica.rank = 0
+    bench.replica.newest.rank = 0
     watched(bench, TIMING.renewal, seen)
     assert bench.replica.state is ReplicaState.CLAIMING
 
 
 def test_an_end_is_claimed_by_rank_too(bench: Bench) -> None:
-    bench.replica.rank = 1
+    bench.replica.newest.rank = 1
     seen = Seen(4, "other", 17, BEGIN)
     bench.answer(Look, seen)
     bench.answer(ReadPart, Part(1, Kind.END, 4, "other", 1, 0))
@@ -628,7 +628,7 @@ def test_an_end_is_claimed_by_rank_too(bench: Bench) -> None:
 
 
 def test_a_term_that_is_over_after_another_one_that_was_is_waited_for_from_its_own_end(bench: Bench) -> None:
-    bench.replica.rank = 2
+    bench.replica.newest.rank = 2
     bench.answer(Look, Seen(0, "", None, BEGIN))
     watched(bench, TIMING.renewal, Seen(0, "", None, BEGIN))
     watched(bench, TIMING.renewal, Seen(1, "other", 1, BEGIN))
@@ -638,7 +638,7 @@ def test_a_term_that_is_over_after_another_one_that_was_is_waited_for_from_its_o
 @pytest.mark.parametrize("rank", [1, math.inf])
 def test_a_restart_takes_its_own_term_over_at_once_whatever_its_rank(rank: float) -> None:
     bench = Bench(previous="before")
-    bench.replica.rank = rank
+    bench.replica.newest.rank = rank
     bench.see(4, "before", 17)
     assert bench.asked(CreateTerm).term == 5
 
@@ -656,7 +656,7 @@ def test_the_longer_time_to_live_counts(bench: Bench, own: float, of_term: float
 
 
 def test_the_silence_of_a_holder_is_by_its_own_time_to_live_if_that_is_longer(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.answer(Look, Seen(4, "other", 17, BEGIN, time_to_live=18.0))
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 18))

@@ -518,7 +518,7 @@ async def test_a_machine_that_has_ended_its_term_does_not_claim_before_another_o
         one.stop()
         one.rank = math.inf
         one.start()
-        await pair.until(lambda: one.role.replica and one.role.replica.seen)
+        await pair.until(lambda: one.role.replica and one.role.replica.newest.seen)
         await pair.silence()
         assert not one.role.held.is_set()
         two = pair.machine("two", rank=0)

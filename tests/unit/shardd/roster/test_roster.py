@@ -12,7 +12,8 @@ from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming, Standing
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer, ranks
-from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.view import Found, Held
 
 TIMING = RosterTiming(time_to_live=9.0, void=60.0, keep=60.0, spare=600.0)
 SHARDS = 4
@@ -194,7 +195,7 @@ def test_a_machine_runs_what_it_holds_and_follows_what_it_is_the_second_for() ->
     scene.wait(9)
     assert scene.rosters["a"].wanted(scene.now) == set(range(SHARDS))
     for shard in range(SHARDS):
-        second = ranks(shard, scene.rosters["a"].members.standings(scene.now), "a")[0]
+        second = ranks(shard, scene.rosters["a"].view.members.standings(scene.now), "a")[0]
         assert shard in scene.rosters[second].wanted(scene.now)
         assert {name: roster.rank(shard) for name, roster in scene.rosters.items()}[second] == 0
         assert scene.rosters["a"].rank(shard) == 2
@@ -231,7 +232,7 @@ def needs(scene: Scene, machine: str) -> set[int]:
     """What a machine holds, claims first, and is to be given next."""
     roster, holders = scene.rosters[machine], [each.machine for each in scene.bucket.holders]
     found = {shard for shard in range(SHARDS) if holders[shard] == machine or roster.rank(shard) == 0}
-    coming = next_transfer(roster.members.standings(scene.now), holders)
+    coming = next_transfer(roster.view.members.standings(scene.now), holders)
     return found | {coming.shard} if coming is not None and coming.target == machine else found
 
 
@@ -321,12 +322,12 @@ def test_a_term_without_a_sign_of_life_for_the_time_to_live_is_over(three: Scene
     for beat in range(4):
         three.bucket.holders = [*signs[:3], replace(signs[3], alive=beat)]
         three.wait(3)
-    assert roster.over == {0}, "1 runs here, 2 has a longer time to live, 3 lives"
+    assert roster.view.over == {0}, "1 runs here, 2 has a longer time to live, 3 lives"
     three.wait(12)
-    assert roster.over == {0, 2, 3}
+    assert roster.view.over == {0, 2, 3}
     three.bucket.holders[0] = Held(2, "c")
     three.wait(3)
-    assert roster.over == {2, 3}
+    assert roster.view.over == {2, 3}
 
 
 def test_a_later_term_has_the_roster_look_at_once(three: Scene) -> None:
@@ -358,9 +359,9 @@ def test_a_look_without_an_answer_is_made_again_and_a_late_answer_is_passed_over
     look = roster.tick(pair.now, 0)
     assert isinstance(look, LookAround)
     roster.answered(look, None, pair.now, 0)
-    before = roster.holders
+    before = roster.view.holders
     roster.answered(look, Found((), [Held(9, "z")] * SHARDS, ()), pair.now, 0)
-    assert roster.holders == before
+    assert roster.view.holders == before
     assert roster.tick(pair.now, 0) is None, "it pauses"
     pair.now += TIMING.renewal / 4
     assert isinstance(roster.tick(pair.now, 0), LookAround)
@@ -397,10 +398,10 @@ def test_a_holder_means_a_shard_for_the_same_machine_though_another_one_may_get_
     scene.wait(9)
     giver = scene.rosters["a"]
     meant = scene.bucket.members["a"].gives
-    assert (giver.members.standings(scene.now)["b"], list(meant.values())) == (Standing.HELD_BACK, ["c"])
+    assert (giver.view.members.standings(scene.now)["b"], list(meant.values())) == (Standing.HELD_BACK, ["c"])
     scene.ahead.clear()
     scene.wait(6)
-    assert giver.members.standings(scene.now)["b"] is Standing.PLACEABLE
+    assert giver.view.members.standings(scene.now)["b"] is Standing.PLACEABLE
     assert scene.bucket.members["a"].gives == meant
 
 
@@ -416,7 +417,7 @@ def test_a_machine_that_was_lost_is_given_nothing() -> None:
     scene.hold("a", 2, term=2)
     scene.ready("c", 0, 1, 2)
     scene.wait(6)
-    assert "b" in scene.rosters["a"].members.standings(scene.now)
+    assert "b" in scene.rosters["a"].view.members.standings(scene.now)
     assert [move.target for move in scene.bucket.moves.values()] == ["c"]
 
 
@@ -479,7 +480,7 @@ def test_the_whole_way(pair: Scene) -> None:
     assert not refuses(giver, shard)
     assert shard in giver.wanted(pair.now), "it follows, as the second"
     pair.wait(3)
-    assert pair.rosters["b"].move == pair.bucket.moves[2]
+    assert pair.rosters["b"].view.move == pair.bucket.moves[2]
     assert pair.bucket.moves[2].shard != shard
 
 
@@ -582,7 +583,7 @@ def test_of_two_givers_one_wins_and_the_other_serves_on(pair: Scene) -> None:
     giver.answered(request, pair.bucket.carry(request), pair.now, pair.now)
     pair.turns(giver)
     assert giver.handover is None
-    assert giver.move == other
+    assert giver.view.move == other
 
 
 def test_a_giver_that_died_blocks_others_until_its_move_is_void(pair: Scene) -> None:
