@@ -149,9 +149,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Frames up to `upto_no` are in the bucket: changes that wait for that may commit."""
+    """The frames of the part are in the bucket: changes that wait for that may commit."""
 
-    upto_no: int
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from shardd.replication.messages import CreateTerm, Kind, Look, Part, Seen, Timing
+from shardd.replication.messages import DEFAULT_TIMING, CreateTerm, Kind, Look, Part, Seen, Timing
 
 
 class NewestTerm:
@@ -16,18 +16,27 @@ class NewestTerm:
     live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
 
     def __init__(
-        self, nonce: str, previous: tuple[str, ...], timing: Timing, *, automatic: bool, follows: bool
+        self,
+        nonce: str,
+        timing: Timing = DEFAULT_TIMING,
+        previous: tuple[str, ...] = (),
+        *,
+        automatic: bool = True,
+        follows: bool = False,
     ) -> None:
-        """As in `shardd.replication.protocol.Replica`."""
+        """`nonce` is new at each start of a process. `previous` are the nonces that the same data directory used last:
+        a term of theirs is over. With `automatic` False a term that is only silent is not taken over, and holders
+        answer without a term, too; with `follows` no term of another machine is taken over, nor, if `automatic`, one of
+        the same directory, unless `take_over` says so."""
+        self.nonce = nonce
+        self.timing = timing
+        self.previous = previous
         self.seen: Seen | None = None
         self.over = False
         """Whether the last look showed that it is over."""
         self.look_at = 0.0
         """When a standby looks next."""
         self.waits = automatic
-        self._nonce = nonce
-        self._previous = previous
-        self._timing = timing
         self._automatic = automatic and not follows
         self._follows = follows
         self._by_hand = False
@@ -70,17 +79,17 @@ class NewestTerm:
         """A term is dead if it did not change from the end of one look to the beginning of another, for the time to
         live: this machine's or its holder's, the longer one."""
         self.observe(seen, now)
-        timing = self._timing.of(seen)
+        timing = self.timing.of(seen)
         dead = asked_at - self._unchanged_since >= timing.time_to_live
         ended, earlier = self._is_past(seen)
-        none = seen.term == 0 or seen.nonce == self._nonce  # one of this process that it has not held
+        none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
         own = (ended and not self._follows) or (earlier and not (self._follows and self.waits))
         over = none or own or self._by_hand or (self._automatic and dead)
         if not over or math.isinf(self.rank):
             self._over_since = None  # who gets a rank late waits as long as the others
         elif self._over_since is None:
             self._over_since = asked_at
-        at_once = self._by_hand or seen.nonce == self._nonce or (earlier and not ended)
+        at_once = self._by_hand or seen.nonce == self.nonce or (earlier and not ended)
         began = self._over_since
         waited = began is not None and asked_at - began >= self.rank * timing.renewal
         self.over = over and (at_once or waited)
@@ -89,12 +98,12 @@ class NewestTerm:
 
     def _is_past(self, seen: Seen) -> tuple[bool, bool]:
         """Whether the term has ended, and whether it is one of the same directory."""
-        return seen.term == self._ended_term, seen.nonce in self._previous
+        return seen.term == self._ended_term, seen.nonce in self.previous
 
     def claim(self) -> CreateTerm:
         """The creation of the next term."""
         assert self.seen is not None
-        if self.seen.nonce not in ("", self._nonce, *self._previous):
+        if self.seen.nonce not in ("", self.nonce, *self.previous):
             self._taken_term = self.seen.term
         return CreateTerm(self.seen.term + 1, self._taken_term > self._ended_term, self._replaced is not None)
 
@@ -107,12 +116,12 @@ class NewestTerm:
         replaced = self._replaced
         if replaced is not None:
             unchanged = seen.replaced == replaced.alive
-            self._silent_at = (self._unchanged_since if unchanged else now) + self._timing.of(replaced).handover
+            self._silent_at = (self._unchanged_since if unchanged else now) + self.timing.of(replaced).handover
         self._by_hand = False  # a later term is another operator's word
 
     def note_holder(self, seen: Seen) -> None:
         """A claim that follows this look replaces the holder that it shows."""
-        if seen.nonce != self._nonce:  # else it came late, and the holder before it may still answer
+        if seen.nonce != self.nonce:  # else it came late, and the holder before it may still answer
             self._replaced = seen if self.waits and seen.term and not any(self._is_past(seen)) else None
 
     def may_answer(self, now: float) -> bool:

@@ -6,7 +6,8 @@ A `Replica` gets answers and the time, and returns what to do:
     answered(request, answer, now)       → requests to begin, and notices
     offer(upto_no)                       frames up to this number are synced and may be shipped
     pass_hole(upto_no)                   frames up to this number are gone, and are in no part
-    drain(), take_over(), stand_back()   an operator, or the end of the process, asks for it
+    drain()                              the end of the process asks for it
+    newest                               what is known of the newest term; an operator may take it over
     serving(now)                         may a request be answered at this moment?
 
 The caller carries each request out, once, and answers it with the request itself. A request that gets no answer in time
@@ -37,7 +38,6 @@ from __future__ import annotations
 import math
 
 from shardd.replication.messages import (
-    DEFAULT_TIMING,
     Answer,
     Apply,
     CreatePart,
@@ -56,7 +56,6 @@ from shardd.replication.messages import (
     Result,
     Seen,
     Shipped,
-    Timing,
 )
 from shardd.replication.newest_term import NewestTerm
 from shardd.replication.states import FINAL, HOLDERS, OWNING, ReplicaEvent, ReplicaState, after
@@ -68,28 +67,15 @@ class Replica:
     hurries = False
     """Whether the shard is moved: its log gets a fence or an end soon. The caller may change it at any time."""
 
-    def __init__(
-        self,
-        nonce: str,
-        position: Position,
-        timing: Timing = DEFAULT_TIMING,
-        *,
-        previous: tuple[str, ...] = (),
-        automatic: bool = True,
-        follows: bool = False,
-    ) -> None:
-        """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
-        bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
-        With `automatic` False a term that is only silent is not taken over, and holders answer without a term, too;
-        with `follows` no term of another machine is taken over, nor, if `automatic`, one of the same directory, unless
-        `take_over` says so."""
+    def __init__(self, newest: NewestTerm, position: Position) -> None:
+        """`position` is as far as the local shard is known to equal the bucket's log."""
         self.state = ReplicaState.STANDBY
-        self.nonce = nonce
+        self.newest = newest
+        self.nonce = newest.nonce
         self.position = position
         self.term = 0
         """This replica's term; 0 if it has none."""
-        self.newest = NewestTerm(nonce, previous, timing, automatic=automatic, follows=follows)
-        self._timing = timing
+        self._timing = timing = newest.timing
         self._log: Request | None = None
         self._life: Request | None = None
         self._log_at = self._life_at = self._read_at = 0.0
@@ -355,7 +341,7 @@ class Replica:
             self._move(ReplicaEvent.ENDED)
             self._log = self._life = None
             return [self._ended(deposed=self._gives_way)]
-        return [Shipped(part.last_no)]
+        return [Shipped(part)]
 
     # Answers about being alive
 

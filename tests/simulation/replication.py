@@ -42,6 +42,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.protocol import Replica
 from shardd.replication.states import HOLDERS
 
@@ -213,9 +214,8 @@ class Machine(Process):
         self.synced = len(self.disk.log)
         self.shipped = 0
         previous = self.disk.held, self.disk.claimed
-        self.replica = self.world.flaws.replica(
-            nonce, self.disk.position, self.timing, previous=previous, automatic=self.world.automatic
-        )
+        newest = NewestTerm(nonce, self.timing, previous, automatic=self.world.automatic)
+        self.replica = self.world.flaws.replica(newest, self.disk.position)
 
     def stop(self, *, power: bool = False, for_s: float = 0.0) -> None:
         """End the process. Without power, what was not synced is gone."""
@@ -305,7 +305,7 @@ class Machine(Process):
             elif isinstance(each, Hold):
                 self.hold(each.term)
             elif isinstance(each, Shipped):
-                self.acknowledge(each.upto_no)
+                self.acknowledge(each.part.last_no)
                 if self.world.chance(self.world.weather.manifests):
                     self.make_manifest()
             elif isinstance(each, Ended):

@@ -63,7 +63,8 @@ class Stepped(Role):
         """Go the way to the term. Raises what a start ends with."""
         self._check()
         position = self.local.open()
-        self.replica = Replica(self.nonce, position, TIMING, previous=self.local.previous, automatic=False)
+        self.newest.previous = self.local.previous
+        self.replica = Replica(self.newest, position)
         if self.local.from_backup or by_hand:
             self.replica.newest.take_over()
         self.step_until(self.claimed.is_set)
@@ -112,10 +113,10 @@ class Stepped(Role):
                 waiting += self.replica.answered(each, of.carry(each), self.at)
             elif isinstance(each, Hold):
                 self.local.close()
-                self.local.hold(self.position, self.nonce)
+                self.local.hold(self.position, self.newest.nonce)
                 self.claimed.set()
             elif isinstance(each, PartShipped):
-                self._ship_ended(each.upto_no)
+                self._shipped(each.part)
             elif isinstance(each, Ended):
                 self._end(role.REPLACED if each.deposed else "")
         raise AssertionError("the protocol does not come to rest")

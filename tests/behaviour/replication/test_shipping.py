@@ -56,7 +56,7 @@ def test_what_is_synced_is_shipped_and_makes_the_same_topics(shard: Shipped) -> 
     shard.ship()
     found = logged(shard.store)
     assert [(each.first_no, each.last_no) for each in found] == [(1, found[0].last_no), (found[0].last_no + 1, 13)]
-    assert found[0].nonce.hex() == shard.role.nonce
+    assert found[0].nonce.hex() == shard.role.newest.nonce
     other = restored(shard)
     assert contents(other) == contents(shard)
 
@@ -138,7 +138,7 @@ def test_a_part_of_the_process_before_that_arrives_late_is_not_taken(shard: Ship
     assert after.ship() == 1
     assert after.shipped_no == after.shard.log.synced_no
     assert contents(restored(after)) == contents(after)
-    assert [each.nonce.hex() == after.role.nonce for each in logged(shard.store)] == [False, True]
+    assert [each.nonce.hex() == after.role.newest.nonce for each in logged(shard.store)] == [False, True]
 
 
 def test_a_name_that_a_store_refuses_without_an_object_is_tried_again(shard: Shipped) -> None:

@@ -15,7 +15,7 @@ THEIRS = Seen(3, "theirs", 5, Position())
 
 
 def newest(*, automatic: bool = True, follows: bool = False) -> NewestTerm:
-    return NewestTerm("me", ("mine before",), TIMING, automatic=automatic, follows=follows)
+    return NewestTerm("me", TIMING, ("mine before",), automatic=automatic, follows=follows)
 
 
 @pytest.mark.parametrize(("rank", "over_after"), [(0, 12.0), (1, 16.0), (2, 20.0), (math.inf, math.inf)])

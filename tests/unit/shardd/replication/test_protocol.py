@@ -29,6 +29,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.protocol import Replica
 from shardd.replication.states import ReplicaState
 
@@ -43,7 +44,8 @@ class Bench:
     def __init__(
         self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True, follows: bool = False
     ) -> None:
-        self.replica = Replica("me", position, TIMING, previous=(previous,), automatic=automatic, follows=follows)
+        newest = NewestTerm("me", TIMING, (previous,), automatic=automatic, follows=follows)
+        self.replica = Replica(newest, position)
         self.now = 100.0
         self.open: list[Request] = []
         self.told: list[Output] = []
@@ -123,7 +125,7 @@ def frames(number: int, first_no: int, last_no: int, term: int = 1, nonce: str =
 def test_a_part_that_was_created_is_shipped(holder: Bench) -> None:
     assert holder.ship(3) == frames(2, 1, 3, nonce="me")
     holder.answer(CreatePart, Result.DONE)
-    assert holder.told[-1] == Shipped(3)
+    assert holder.told[-1] == Shipped(frames(2, 1, 3, nonce="me"))
     assert holder.ship(5) == frames(3, 4, 5, nonce="me")
 
 
@@ -134,7 +136,7 @@ def test_a_part_that_is_read_back_as_ours_is_shipped(holder: Bench, answer: Resu
     holder.wait(1)
     assert holder.told == [Hold(1)], "nothing is guessed"
     holder.answer(ReadPart, part)
-    assert holder.told[-1] == Shipped(3)
+    assert holder.told[-1] == Shipped(frames(2, 1, 3, nonce="me"))
 
 
 def test_an_absent_part_is_created_again_with_the_same_frames_whatever_was_offered_meanwhile(holder: Bench) -> None:

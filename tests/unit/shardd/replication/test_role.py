@@ -557,7 +557,7 @@ async def test_a_shard_that_has_to_be_restored_is_far_behind(tmp_path: Path, mon
             await one.write("a", number)
         end = one.role.position
         last, frame_no = end.part, end.frame_no
-        head = manifests.Head(last, 1, one.role.nonce, "of one", last + 1, frame_no, frame_no, 0, 1, [])
+        head = manifests.Head(last, 1, one.role.newest.nonce, "of one", last + 1, frame_no, frame_no, 0, 1, [])
         pair.store.objects[NAMES.manifest(last)] = manifests.encode(head, [])
         for number in range(1, last + 1):  # as retention does
             del pair.store.objects[NAMES.part(number)]
