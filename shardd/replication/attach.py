@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -124,16 +124,6 @@ def read_term(data: Buffer, number: int) -> Term:
     if found.term != number:
         raise TermError(f"it is term {found.term}")
     return found
-
-
-class Log(Protocol):
-    """The local log, as far as replication looks at it."""
-
-    next_no: int
-    synced_no: int
-
-    @property
-    def bytes_written(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

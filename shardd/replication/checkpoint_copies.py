@@ -22,7 +22,7 @@ from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.errors import ShardError
 from shardd.replication import manifests
-from shardd.replication.attach import Log, Mark
+from shardd.replication.attach import Mark
 from shardd.replication.checkpoint_files import Known, Uploaded, Uploader
 from shardd.replication.manifests import Head, ManifestError
 from shardd.replication.objects import Objects
@@ -31,6 +31,7 @@ from shardd.replication.retention import Retention
 from shardd.replication.seal import Sealed
 from shardd.replication.store import Absent, StoreError, Unsealed, settle
 from shardd.storage.disk import Disk
+from shardd.storage.wal import Wal
 
 CHECKPOINTS = 10
 """A checkpoint is copied after TOPICS_CHECKPOINT_BYTES of parts since the last one that was, or so many times
@@ -45,10 +46,8 @@ class Stopped(ShardError):
 
 
 class CheckpointCopies:
-    """One shard's."""
-
     def __init__(
-        self, objects: Objects, disk: Disk, path: Path, log: Log, clock: Clock, limits: Limits, progress: Progress
+        self, objects: Objects, disk: Disk, path: Path, log: Wal, clock: Clock, limits: Limits, progress: Progress
     ) -> None:
         store, names = self._store, self._names = objects.store, objects.names
         self._encrypts = isinstance(store, Sealed) and store.encrypts

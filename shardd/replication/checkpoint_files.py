@@ -74,8 +74,6 @@ class Known:
 
 
 class Uploader:
-    """Uploads of one shard."""
-
     def __init__(self, store: Store, names: ShardNames, disk: Disk, path: Path, cold: Path | None) -> None:
         self._store = store
         self._names = names

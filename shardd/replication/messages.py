@@ -156,10 +156,9 @@ class Shipped:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The replica is drained or deposed: nothing is answered any more. `by_term` is the newest term that was seen."""
+    """The replica is drained or deposed: nothing is answered any more."""
 
     deposed: bool
-    by_term: int = 0
 
 
 Answer = Result | Seen | Part | Position
@@ -197,6 +196,3 @@ class Timing:
     def of(self, term: Seen) -> Timing:
         """These times, for a term whose holder may have a longer time to live."""
         return replace(self, time_to_live=max(self.time_to_live, term.time_to_live))
-
-
-DEFAULT_TIMING = Timing()

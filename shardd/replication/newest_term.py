@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from shardd.replication.messages import DEFAULT_TIMING, CreateTerm, Kind, Look, Part, Seen, Timing
+from shardd.replication.messages import CreateTerm, Kind, Look, Part, Seen, Timing
 
 
 class NewestTerm:
@@ -18,7 +18,7 @@ class NewestTerm:
     def __init__(
         self,
         nonce: str,
-        timing: Timing = DEFAULT_TIMING,
+        timing: Timing,
         previous: tuple[str, ...] = (),
         *,
         automatic: bool = True,

@@ -57,7 +57,7 @@ class Objects:
     """One shard's objects, for one process."""
 
     def __init__(self, store: Store, index: int, own: Term = NO_TERM, now_ms: Callable[[], int] = int) -> None:
-        """`own` has what all terms of this process have; whoever only reads has none."""
+        """`own` has what all terms of this process have; a process that only reads has none."""
         self.store = store
         self.own = own
         self.names = ShardNames(index)
@@ -270,13 +270,15 @@ class Objects:
         return last.kind == parts.END and last.term == term
 
     def note_settings(self) -> None:
-        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`,
-        `StoreError`."""
-        found = read_service(self.store)
+        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`."""
         ours = self.own.settings
-        wanted = msgspec.structs.replace(found, replication=ours.replication, ttl_ms=ours.ttl_ms, encrypt=ours.encrypt)
-        if ours != UNKNOWN and wanted != found:
-            self.store.put(SERVICE, msgspec.json.encode(wanted))
+        try:
+            found = read_service(self.store)
+            wanted = msgspec.structs.replace(found, **ours._asdict())  # its shards were compared at the start
+            if ours != UNKNOWN and wanted != found:
+                self.store.put(SERVICE, msgspec.json.encode(wanted))
+        except StoreError as error:
+            self.outage.failed(error)  # each term has them; the next one tries again
 
     @property
     def holder(self) -> Term | None:

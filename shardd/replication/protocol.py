@@ -134,10 +134,6 @@ class Replica:
                 outputs.append(self._log)
         return outputs
 
-    def open(self, request: Request) -> bool:
-        """Whether an answer to the request counts."""
-        return request is self._log or request is self._life
-
     def answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
         if request is self._life:
             outputs = self._life_answered(request, answer, now)
@@ -340,7 +336,7 @@ class Replica:
         if part.kind is Kind.END:
             self._move(ReplicaEvent.ENDED)
             self._log = self._life = None
-            return [self._ended(deposed=self._gives_way)]
+            return [Ended(deposed=self._gives_way)]
         return [Shipped(part)]
 
     # Answers about being alive
@@ -383,11 +379,8 @@ class Replica:
         self.term = 0
         self._answers_until = None
         if self.state is ReplicaState.DEPOSED:
-            return [self._ended(deposed=True)]
+            return [Ended(deposed=True)]
         return []
-
-    def _ended(self, *, deposed: bool) -> Ended:
-        return Ended(deposed, self.newest.seen.term if deposed and self.newest.seen else 0)
 
     def _move(self, event: ReplicaEvent) -> None:
         """The only place where the state changes."""

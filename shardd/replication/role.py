@@ -361,12 +361,6 @@ class Role:
         self._fitting = seen.nonce
         return True
 
-    def _note_settings(self) -> None:
-        try:
-            self.objects.note_settings()
-        except StoreError as error:
-            self.objects.outage.failed(error)  # each term has them; the next one tries again
-
     def _note_claim(self, request: CreateTerm) -> None:
         # A holder that waits for the bucket has acknowledged and shown nothing that the bucket lacks.
         self.local.claim("" if request.living else self.newest.nonce, skips=request.abrupt and not self.waits)
@@ -376,7 +370,7 @@ class Role:
         await in_thread(self.local.close)
         await in_thread(partial(self.local.hold, self.position, self.newest.nonce))
         if self._leads:
-            await in_thread(self._note_settings)
+            await in_thread(self.objects.note_settings)
         _log.info("term_begun", term=self._protocol.term, part=self.position.part)
         self.held.set()
         self.claimed.set()

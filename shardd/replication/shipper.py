@@ -39,7 +39,6 @@ from proto.ipc.figures import ReplicaFigures
 from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.leaders import Leader
-from shardd.replication.attach import Log
 from shardd.replication.browse import patiently
 from shardd.replication.checkpoint_copies import CheckpointCopies, Stopped
 from shardd.replication.checkpoint_files import Outrun, Uploaded
@@ -51,6 +50,7 @@ from shardd.replication.role import Role, in_thread
 from shardd.replication.store import StoreError
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
+from shardd.storage.wal import Wal
 
 PART_BYTES = 4 << 20
 """A part is created at once when so many bytes wait. It is not larger, unless a frame is."""
@@ -121,9 +121,7 @@ class Pace:
 
 
 class Shipper:
-    """Ships the log of one open shard."""
-
-    def __init__(self, sink: Sink, reader: LogReader, log: Log, clock: Clock, pace: Pace) -> None:
+    def __init__(self, sink: Sink, reader: LogReader, log: Wal, clock: Clock, pace: Pace) -> None:
         self.reader = reader
         self.progress = Progress(log, clock)
         self.shipped: Callable[[int], None] = lambda upto_no: None
@@ -225,7 +223,7 @@ class Holder:
     """The copy of one open shard in a bucket."""
 
     def __init__(
-        self, role: Role, disk: Disk, path: Path, log: Log, clock: Clock, limits: Limits, interval_s: float = 0.0
+        self, role: Role, disk: Disk, path: Path, log: Wal, clock: Clock, limits: Limits, interval_s: float = 0.0
     ) -> None:
         """`interval_s`: see `Pace`."""
         self._role = role

@@ -131,14 +131,12 @@ class Members:
                 sighting.member, sighting.changed_at, sighting.after_s = member, now, before_s
                 sighting.proven, sighting.away = True, False
         for machine, sighting in self._sightings.items():
-            unchanged_s, time_to_live = began - sighting.changed_at, self._longer(sighting.member)
+            unchanged_s = began - sighting.changed_at
+            time_to_live = max(self._timing.time_to_live, sighting.member.ttl_ms / 1000)
             if machine not in objects or unchanged_s >= 2 * time_to_live:
                 sighting.away = True
             if unchanged_s >= time_to_live * 2 / 3:
                 sighting.proven = False
-
-    def _longer(self, member: Member) -> float:
-        return max(self._timing.time_to_live, member.ttl_ms / 1000)
 
     def placed(self, machine: str, now: float) -> None:
         """A move to this machine was seen."""

@@ -16,7 +16,7 @@ from shardd.changes.treasurer import Treasurer
 from shardd.replication.messages import Answer, Ended, ReadPart, Request, Result, Timing
 from shardd.replication.states import ReplicaState
 from shardd.roster.handover import HandOverEvent, HandOverState
-from tests.simulation.replication import Disk, Entry, Machine, ShardWorld, Violation
+from tests.simulation.replication import Disk, Entry, Machine, ShardWorld, Violation, is_open
 
 if TYPE_CHECKING:
     from tests.simulation.machines import Cluster, Node
@@ -162,7 +162,7 @@ class Seat(Machine):
             self.shard.cluster.excess += max(more, 0)
 
     def answer(self, request: Request, answer: Answer) -> None:
-        follows = self.replica is not None and self.replica.open(request) and not self.holds
+        follows = self.replica is not None and is_open(self.replica, request) and not self.holds
         if follows and isinstance(request, ReadPart) and answer is Result.ABSENT:
             self.caught_up_at = self.now
         super().answer(request, answer)

@@ -70,6 +70,11 @@ class Entry(NamedTuple):
     seq: int = 0
 
 
+def is_open(replica: Replica, request: Request) -> bool:
+    """Whether an answer to the request counts."""
+    return request is replica._log or request is replica._life
+
+
 class Violation(Exception):
     pass
 
@@ -481,7 +486,7 @@ class ShardWorld:
         def answered(answer: Answer) -> None:
             if machine.replica is not replica:
                 return
-            if isinstance(answer, Position) and replica.open(request):
+            if isinstance(answer, Position) and is_open(replica, request):
                 machine.restore(found)
             machine.answer(request, answer)
 

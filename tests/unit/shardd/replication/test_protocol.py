@@ -514,7 +514,7 @@ def test_a_holder_that_sees_a_later_term_is_silent_ships_what_is_left_and_ends_i
     holder.answer(CreatePart, Result.DONE)
     assert holder.asked(CreatePart).part == Part(4, Kind.END, 1, "me", 6, 5)
     holder.answer(CreatePart, Result.DONE)
-    assert holder.told[-1] == Ended(deposed=True, by_term=2)
+    assert holder.told[-1] == Ended(deposed=True)
 
 
 def test_a_holder_that_finds_the_fence_before_it_has_ended_its_term_is_deposed(holder: Bench) -> None:
@@ -525,7 +525,7 @@ def test_a_holder_that_finds_the_fence_before_it_has_ended_its_term_is_deposed(h
     assert not [each for each in holder.open if isinstance(each, Renew)]
     holder.answer(CreatePart, Result.TAKEN)
     holder.answer(ReadPart, Part(2, Kind.FENCE, 2, "other", 1, 0))
-    assert holder.told[-1] == Ended(deposed=True, by_term=2)
+    assert holder.told[-1] == Ended(deposed=True)
 
 
 def test_a_holder_that_answers_without_a_term_ends_when_it_sees_a_later_one() -> None:
@@ -534,7 +534,7 @@ def test_a_holder_that_answers_without_a_term_ends_when_it_sees_a_later_one() ->
     bench.wait(3)
     bench.answer(Renew, Result.DONE)
     bench.see(2, "other")
-    assert bench.told[-1] == Ended(deposed=True, by_term=2)
+    assert bench.told[-1] == Ended(deposed=True)
 
 
 def test_a_candidate_that_sees_a_later_term_is_a_standby(bench: Bench) -> None:
