@@ -1,11 +1,5 @@
 """The hand-over of one shard, on the machine that gives it away. No I/O, no clock.
 
-    OFFERING       ours → SAVING · given up → VOID
-    SAVING         saved → REFUSING · given up → VOID
-    REFUSING       shipped → ENDING · given up → VOID
-    ENDING         ended → GIVEN
-    any of them    lost → LOST
-
     offering    the entry of the move is being created (`shardd.roster.moves`)
     saving      a checkpoint is being made and uploaded, so that the next holder replays little; requests are answered
     refusing    requests get `moving`, and were not done; what was staged is being shipped

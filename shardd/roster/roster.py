@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from shardd.roster.handover import HandOver, HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming, Standing
@@ -43,28 +44,23 @@ READY_S = 1.0
 """A shard is given to a machine that follows it and is behind by less, in seconds."""
 
 
-class RosterRequest:
+class RosterRequest(Struct, frozen=True, eq=False):
     """Base of requests. Two are the same only if they are one object."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LookAround(RosterRequest):
+class LookAround(RosterRequest, frozen=True):
     """Read all members, the newest term of each shard, and the moves from number `from_move` on. Answer: `Found`."""
 
     from_move: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Publish(RosterRequest):
+class Publish(RosterRequest, frozen=True):
     """Write this machine's object."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreateMove(RosterRequest):
+class CreateMove(RosterRequest, frozen=True):
     """Create the entry, if absent."""
 
     move: Move

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shardd.roster.members import Member, Members, RosterTiming, Standing
 from shardd.roster.moves import Move, Moves
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """The newest term of a shard, and the machine that created it; 0 and "" if there is none."""
 
     term: int = 0
@@ -25,8 +25,7 @@ class Held:
     """As in `shardd.replication.attach.Term`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The findings of a look. Each value was true at a moment between the request and its answer."""
 
     members: Sequence[Member]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proto.ipc.operations import Mark
 from shardd.changes.allowance import Allowance

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from shardd.replication.messages import (
     Answer,
     Apply,
@@ -129,7 +131,7 @@ class Store:
         term = max(self.terms, default=0)
         alive = self.alive.get
         found = Seen(term, self.terms.get(term, ""), alive(term), self.newest_manifest()[0], alive(replaced))
-        return replace(found, time_to_live=self.times_to_live.get(term, 0.0))
+        return msgspec.structs.replace(found, time_to_live=self.times_to_live.get(term, 0.0))
 
     def create_term(self, term: int, nonce: str, time_to_live: float) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:

@@ -129,7 +129,7 @@ async def test_a_comparison_of_settings_that_takes_too_long_is_none(
         one = pair.machine("one", ttl_ms=TTL_MS)
         await one.open()
         two = pair.machine("two", replication=Replication.ASYNC, ttl_ms=TTL_MS)
-        two.role._timing = replace(TIMING, time_to_live=0.5)  # so long it waits for an answer
+        two.role.newest.timing = msgspec.structs.replace(TIMING, time_to_live=0.5)  # so long it waits for an answer
         check, begun, ended, looked = two.role.objects.check_settings, trio.Event(), threading.Event(), trio.Event()
 
         def slow(own: Container[str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardd.replication.messages import Kind, Part, Position, Seen, Timing
 from shardd.replication.newest_term import NewestTerm

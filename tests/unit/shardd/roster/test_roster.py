@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming, Standing
