@@ -121,7 +121,7 @@ class Copy:
         heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.member)
         own = Term(0, nonce, socket.gethostname(), 0, start.address, *settings, *heard)
         objects = Objects(store, start.index, own, SystemClock().now_ms)
-        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits, cluster.place if cluster else "")
+        local = ClosedLog(RealDisk(), self._path, objects, limits, cluster.place if cluster else "")
         service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(

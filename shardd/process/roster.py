@@ -160,7 +160,7 @@ class RosterProcess:
         if MARK not in RealDisk().list(path):
             return
         objects, reason = Objects(self._store, shard), "something in them may be in no bucket"
-        closed = ClosedLog(RealDisk(), path, objects, shard, start.limits, cluster.place)
+        closed = ClosedLog(RealDisk(), path, objects, start.limits, cluster.place)
         try:
             with Claim(path):
                 await trio.to_thread.run_sync(closed.open)

@@ -46,9 +46,9 @@ class ManifestAt(NamedTuple):
 class Browser:
     """One shard's objects in a bucket. All methods block, and raise `StoreError` if the bucket does not answer."""
 
-    def __init__(self, store: Store, index: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Store, names: ShardNames, threads: ThreadPoolExecutor) -> None:
         self.store = store
-        self.names = ShardNames(index)
+        self.names = names
         self._threads = threads
 
     def heads(self) -> Iterator[tuple[int, Head | str]]:

@@ -20,7 +20,6 @@ A time to live is the observer's or the member's, whichever is longer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
@@ -32,8 +31,7 @@ SKEW_S = 1.0
 """Seconds by which a wall clock may be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class RosterTiming:
+class RosterTiming(Struct, frozen=True):
     """Seconds."""
 
     time_to_live: float = 10.0
@@ -91,8 +89,7 @@ class Standing(StrEnum):
     LEAVING = "leaving"
 
 
-@dataclass(slots=True)
-class Sighting:
+class Sighting(Struct):
     """What an observer remembers of a machine."""
 
     member: Member
@@ -103,7 +100,7 @@ class Sighting:
     proven: bool = False
     """Whether it changed lately."""
     away: bool = False
-    returned_at: list[float] = field(default_factory=list)
+    returned_at: list[float] = []
     skewed: bool = False
 
 

@@ -62,14 +62,13 @@ _log: FilteringBoundLogger = structlog.get_logger()
 class ClosedLog:
     """One shard's directory. All methods block."""
 
-    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits, place: str = "") -> None:
+    def __init__(self, disk: Disk, path: Path, objects: Objects, limits: Limits, place: str = "") -> None:
         """`place` as in `Mark`."""
         self._disk = disk
         self._path = path
         self._wal = path / "wal"
         self._cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         self._objects = objects
-        self._index = index
         self._limits = limits
         self.mark = Mark(objects.store.url, token_hex(8), place=place)
         self._place = place
@@ -347,7 +346,7 @@ class ClosedLog:
 
     def _restore(self) -> Answer:
         with ThreadPoolExecutor(AHEAD) as threads:
-            browser = Browser(self._objects.store, self._index, threads)
+            browser = Browser(self._objects.store, self._objects.names, threads)
             try:
                 head = self._objects.newest_head()
                 if self._frozen or self._has(head):

@@ -103,7 +103,7 @@ def cleared(bucket: Path, *machines: Service) -> int:
             path = each.data_dir / f"shard-{shard:02d}"
             if phase == "elsewhere" and list(path.iterdir()):
                 objects = Objects(open_store(bucket.as_uri()), shard)
-                closed = ClosedLog(RealDisk(), path, objects, shard, Limits())
+                closed = ClosedLog(RealDisk(), path, objects, Limits())
                 closed.open()
                 assert closed.clear(), "what its process followed is in the bucket"
                 assert list(path.iterdir()) == []

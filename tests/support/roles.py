@@ -79,7 +79,7 @@ class Machine:
         objects = Objects(self.store, self.index, own)
         limits = Limits(**SMALL)
         place = "" if self.rank is None else self.name
-        self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits, place)
+        self.local = ClosedLog(RealDisk(), self.path, objects, limits, place)
         service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2], self.settings.encrypt)
 
         def check() -> None:

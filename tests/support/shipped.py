@@ -136,7 +136,7 @@ class Shipped(Harness):
     def attach(self, *, by_hand: bool = False) -> Shipped:
         """Claim the shard with the files as they are, as a start does, and open it again."""
         objects = Objects(self.store, 0, Term(0, token_hex(16), "machine", 0), self.clock.now_ms)
-        self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, 0, self.limits), self._shards)
+        self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, self.limits), self._shards)
         self.role.claim(by_hand)
         super().__init__(self.disk, self.clock, self.path, **_given(self))
         self.shard.checkpoints.inventory.shipped = self.role.kept_no
