@@ -47,6 +47,10 @@ class Settings(NamedTuple):
     shards: int = 0
     encrypt: bool | None = None
 
+    @classmethod
+    def of(cls, found: Service | Term) -> Settings:
+        return cls(found.replication, found.ttl_ms, found.shards, found.encrypt)
+
     def difference(self, other: Settings) -> str:
         """The first setting that both know and that differs, with both values; `other` is this machine's."""
         for name, unknown, theirs, ours in zip(_VARIABLES, Settings(), self, other, strict=True):
@@ -73,10 +77,6 @@ class Service(Struct, frozen=True, omit_defaults=True):
     replication: str = ""
     ttl_ms: int = 0
     encrypt: bool | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
 class Term(Struct, frozen=True, omit_defaults=True):
@@ -105,10 +105,6 @@ class Term(Struct, frozen=True, omit_defaults=True):
     def shown(self) -> str:
         """What to call the holder."""
         return self.address or self.machine
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
 class TermError(ShardError):

@@ -195,7 +195,7 @@ class Objects:
         if term is None:
             return Seen(0, "", None, manifest, None, unread)
         alive, before = self.alive(term.term), self.alive(replaced) if replaced else None
-        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.settings.ttl_ms / 1000)
+        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.ttl_ms / 1000)
 
     def alive(self, term: int) -> int | None:
         """The sign of life of a term, if there is one. Raises `StoreError`."""
@@ -242,16 +242,16 @@ class Objects:
         `own` is over, and so is one that has ended: the next one may have others, behind its fence. Raises `Mismatch`,
         `StoreError`."""
         term = self.newest_term()
-        known = UNKNOWN if term is None else term.settings
+        known = UNKNOWN if term is None else Settings.of(term)
         if known == UNKNOWN:
             try:
-                known = read_service(self.store).settings
+                known = Settings.of(read_service(self.store))
             except Absent:
                 pass  # a start makes it again
-        difference = known.difference(self.own.settings)
+        difference = known.difference(Settings.of(self.own))
         if not difference or (term is not None and (term.nonce in own or self._has_ended(term.term))):
             return
-        of = "service.json" if term is None else f"term {term.term} of {term.address or term.machine}"
+        of = "service.json" if term is None else f"term {term.term} of {term.shown}"
         raise Mismatch(
             f"{self.store.url}: {of} {difference}. Give this machine the same. To change it for the service, stop all "
             "machines in order, which ends the term, and start one with the new value"
@@ -271,7 +271,7 @@ class Objects:
 
     def note_settings(self) -> None:
         """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`."""
-        ours = self.own.settings
+        ours = Settings.of(self.own)
         try:
             found = read_service(self.store)
             wanted = msgspec.structs.replace(found, **ours._asdict())  # its shards were compared at the start

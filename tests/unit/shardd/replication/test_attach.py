@@ -101,7 +101,7 @@ async def test_a_setting_is_changed_behind_the_end_of_a_term(tmp_path: Path) -> 
         await two.open()
         assert two.contents() == {"a": [1]}
         service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
-        assert service.settings == Settings("sync", 2000, 2)
+        assert Settings.of(service) == Settings("sync", 2000, 2)
         other.start()
         assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(other)
         nursery.cancel_scope.cancel()
@@ -187,7 +187,7 @@ async def test_a_bucket_of_an_earlier_release_gets_the_settings_of_its_first_hol
         await two.open()
         service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
         term = msgspec.json.decode(pair.store.objects[NAMES.term(2)], type=Term)
-        assert service.settings == term.settings == Settings("sync", TTL_MS, 2)
+        assert Settings.of(service) == Settings.of(term) == Settings("sync", TTL_MS, 2)
         nursery.cancel_scope.cancel()
 
 
