@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from proto.ipc.figures import ReplicaFigures
 from shardd.delivery.parked_reads import Reads
@@ -23,7 +23,7 @@ class BucketCopy(Protocol):
     def checkpointed(self) -> None:
         """Called after each checkpoint."""
 
-    def figures(self) -> Mapping[str, Any] | None:
+    def figures(self) -> ReplicaFigures | None:
         """What metrics tell of the copy; None if there is none."""
 
     def leaders(self) -> Sequence[Leader]:
@@ -66,7 +66,7 @@ class LogFollower:
 
     def figures(self) -> ReplicaFigures | None:
         """Those of the copy in a bucket; None if there is none."""
-        return None if (figures := self.copy.figures()) is None else ReplicaFigures(**figures)
+        return self.copy.figures()
 
     def sync_begins(self) -> None:
         self.pulls.sync_begins()

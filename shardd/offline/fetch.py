@@ -32,6 +32,7 @@ from proto.model.limits import Limits
 from shardd.offline.reshard import shard_name
 from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of
 from shardd.replication.manifests import Head
+from shardd.replication.names import ShardNames
 from shardd.replication.parts import HEADER_SIZE, Part, places
 from shardd.replication.store import Store
 from shardd.storage.disk import Disk, File, write_all
@@ -61,7 +62,7 @@ def fetch(
     shards, created_ms = shards_of(store)
     with ThreadPoolExecutor(AHEAD) as threads:
         for index in range(shards):
-            shard = _Shard(disk, Browser(store, index, threads), data, cold, limits, index)
+            shard = _Shard(disk, Browser(store, ShardNames(index), threads), data, cold, limits, index)
             for size in shard.run(until_ms):
                 yield {"kind": "progress", "done": size}
             done = shard.fetched

@@ -11,7 +11,7 @@ from shardd.offline.reshard import shard_name
 from shardd.replication.attach import TermError, read_term
 from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, patiently, shards_of
 from shardd.replication.manifests import Head, Stream
-from shardd.replication.names import number_of
+from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
 from shardd.replication.seal import NONE, Sealed
 from shardd.replication.store import Absent, Store, Unsealed
@@ -56,7 +56,7 @@ def _reports(store: Store, read_all: bool) -> Iterator[dict[str, Any]]:
     shards, _ = shards_of(store)
     with ThreadPoolExecutor(AHEAD) as threads:
         for index in range(shards):
-            browser = Browser(store, index, threads)
+            browser = Browser(store, ShardNames(index), threads)
             report = BucketReport(shard_name(index))
             _look(store, browser, report, read_all)
             yield {"kind": "report", "done": index + 1, "total": shards, **asdict(report)}

@@ -103,7 +103,7 @@ class Copy:
             raise BucketError(str(error)) from None
 
     def _begin_role(self, store: Store, remote: RemoteRouter | None) -> None:
-        from shardd.replication.attach import FORMAT, Service, Settings, check_service
+        from shardd.replication.attach import FORMAT, Service, Settings, Term, check_service
         from shardd.replication.messages import Timing
         from shardd.replication.objects import Objects
         from shardd.replication.role import Role
@@ -115,14 +115,12 @@ class Copy:
         settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
         cluster = start.cluster
         heard = () if remote is None or cluster is None else (f"{cluster.at}:{remote.port}", remote.key, cluster.member)
-        objects = Objects(
-            store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings, *heard
-        )
-        local = ClosedLog(RealDisk(), self.path, objects, start.index, limits, cluster.place if cluster else "")
+        own = Term(0, nonce, socket.gethostname(), 0, start.address, *settings, *heard)
+        objects = Objects(store, start.index, own, SystemClock().now_ms)
+        local = ClosedLog(RealDisk(), self.path, objects, limits, cluster.place if cluster else "")
         service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
-            nonce,
             objects,
             local,
             Timing(ttl_s, min(0.25, ttl_s / 8), min(0.05, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
@@ -189,7 +187,7 @@ class Copy:
         interval_s = 0.0 if self._mode.awaited else self._limits.ship_interval_ms / 1000
         holder = self.holder = Holder(role, RealDisk(), self.path, shard.log, SystemClock(), self._limits, interval_s)
         shard.checkpoints.inventory.shipped = role.kept_no
-        if role.local.skips:
+        if role.local.mark.skips:
             shard.restoring.give_seqs_up(role.local.skipped)
         if self._mode.awaited:
             try:
@@ -198,7 +196,7 @@ class Copy:
                 raise BucketError(str(error)) from None
             await renewed(role)
             self.check()
-            shard.await_bucket(holder.shipped_no)
+            shard.await_bucket(holder.progress.shipped_no)
             holder.shipper.shipped = shard.commits.shipped
         role.changed = lambda: setattr(shard.follower, "damaged", len(role.objects.damage))
         role.changed()

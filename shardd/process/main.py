@@ -93,7 +93,7 @@ async def _replicate(copy: bucket.Copy) -> None:
     await copy.holder.run()
     if copy.giver is not None and copy.giver.given:
         return
-    log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
+    log.warning("deposed", reason=copy.role.reason or str(copy.role.error), action="this machine becomes a standby")
     os._exit(EXIT_DEPOSED)
 
 

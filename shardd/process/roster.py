@@ -112,12 +112,12 @@ class RosterProcess:
         if roster.given_up is not None and roster.given_up is not self._given_up:
             self._given_up = move = roster.given_up
             log.warning("hand_over_given_up", shard=move.shard, move=move.number, target=move.target)
-        if self._ranked is not roster.holders:
-            self._ranked = roster.holders
-            self._ranks = [roster.rank(shard) for shard in range(len(roster.holders))]
+        if self._ranked is not roster.view.holders:
+            self._ranked = roster.view.holders
+            self._ranks = [roster.rank(shard) for shard in range(len(roster.view.holders))]
             self._holders = [
-                Holder("" if shard in roster.over else held.address, held.endpoint, held.key, held.term)
-                for shard, held in enumerate(roster.holders)
+                Holder("" if shard in roster.view.over else held.address, held.endpoint, held.key, held.term)
+                for shard, held in enumerate(roster.view.holders)
             ]
         wanted = sorted(roster.wanted(self.membership.now()) - {self._tidies})
         placement = Placement(self._ranks, step, self.refused, wanted, self._holders, sorted(roster.moving))
@@ -160,8 +160,8 @@ class RosterProcess:
         path = Path(start.data_dir) / f"shard-{shard:02d}"
         if MARK not in RealDisk().list(path):
             return
-        objects, reason = Objects(self._store, shard, "", "", "", int), "something in them may be in no bucket"
-        closed = ClosedLog(RealDisk(), path, objects, shard, start.limits, cluster.place)
+        objects, reason = Objects(self._store, shard), "something in them may be in no bucket"
+        closed = ClosedLog(RealDisk(), path, objects, start.limits, cluster.place)
         try:
             with Claim(path):
                 await trio.to_thread.run_sync(closed.open)
@@ -184,7 +184,7 @@ class RosterProcess:
         if news.leaving:
             roster.leave()
         if done is not None and roster.handover is not None and roster.handover.move.number == done.move:
-            roster.report(HandOverEvent(done.event), self.membership.now())
+            roster.handover.meet(HandOverEvent(done.event), self.membership.now())
         self.membership.look_again()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -47,6 +47,10 @@ class Settings(NamedTuple):
     shards: int = 0
     encrypt: bool | None = None
 
+    @classmethod
+    def of(cls, found: Service | Term) -> Settings:
+        return cls(found.replication, found.ttl_ms, found.shards, found.encrypt)
+
     def difference(self, other: Settings) -> str:
         """The first setting that both know and that differs, with both values; `other` is this machine's."""
         for name, unknown, theirs, ours in zip(_VARIABLES, Settings(), self, other, strict=True):
@@ -73,10 +77,6 @@ class Service(Struct, frozen=True, omit_defaults=True):
     replication: str = ""
     ttl_ms: int = 0
     encrypt: bool | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
 class Term(Struct, frozen=True, omit_defaults=True):
@@ -106,10 +106,6 @@ class Term(Struct, frozen=True, omit_defaults=True):
         """What to call the holder."""
         return self.address or self.machine
 
-    @property
-    def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
-
 
 class TermError(ShardError):
     """A term is not valid. The message says why."""
@@ -124,16 +120,6 @@ def read_term(data: Buffer, number: int) -> Term:
     if found.term != number:
         raise TermError(f"it is term {found.term}")
     return found
-
-
-class Log(Protocol):
-    """The local log, as far as replication looks at it."""
-
-    next_no: int
-    synced_no: int
-
-    @property
-    def bytes_written(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ class ManifestAt(NamedTuple):
 class Browser:
     """One shard's objects in a bucket. All methods block, and raise `StoreError` if the bucket does not answer."""
 
-    def __init__(self, store: Store, index: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Store, names: ShardNames, threads: ThreadPoolExecutor) -> None:
         self.store = store
-        self.names = ShardNames(index)
+        self.names = names
         self._threads = threads
 
     def heads(self) -> Iterator[tuple[int, Head | str]]:
@@ -66,12 +66,9 @@ class Browser:
 
     def _head_or_problem(self, number: int) -> Head | str:
         try:
-            return self._head(number)
+            return patiently(lambda: manifests.read_head(self.store, self.names, number))
         except (ManifestError, Absent, Unsealed) as error:
             return str(error)
-
-    def _head(self, number: int) -> Head:
-        return patiently(lambda: manifests.read_head(self.store, self.names, number))
 
     def manifest(self, number: int) -> ManifestAt:
         """Raises `Damaged`."""
@@ -93,10 +90,7 @@ class Browser:
     def header(self, number: int) -> Part:
         """Raises `Damaged`."""
         name = self.names.part(number)
-        try:
-            return parts.header(patiently(lambda: self.store.get_range(name, 0, HEADER_SIZE)), number)
-        except (PartError, Absent, Unsealed) as error:
-            raise self._damaged(name, error) from None
+        return self._read(name, lambda: parts.header(self.store.get_range(name, 0, HEADER_SIZE), number))
 
     def headers(self, numbers: Iterable[int]) -> Iterator[Part]:
         """The headers of parts, in order, without those that are missing or were changed."""
@@ -115,10 +109,7 @@ class Browser:
     def part(self, number: int) -> tuple[Part, memoryview]:
         """Header and frames of a part. Raises `Damaged`."""
         name = self.names.part(number)
-        try:
-            return parts.decode(patiently(lambda: self.store.get(name)), number)
-        except (PartError, Absent, Unsealed) as error:
-            raise self._damaged(name, error) from None
+        return self._read(name, lambda: parts.decode(self.store.get(name), number))
 
     def chunks(self, streams: Iterable[Stream]) -> Iterator[str]:
         """Check every chunk of streams. Yields what is wrong."""
@@ -198,17 +189,21 @@ class Browser:
             )
 
     def _piece(self, name: str, offset: int, size: int) -> Buffer:
-        try:
-            data = patiently(lambda: self.store.get_range(name, offset, size))
-        except (Absent, Unsealed) as error:
-            raise self._damaged(name, error) from None
+        data = self._read(name, lambda: self.store.get_range(name, offset, size))
         if len(data) != size:
-            raise self._damaged(name, Exception("it is too short"))
+            raise self._damaged(name, "it is too short")
         return data
 
-    def _damaged(self, name: str, error: Exception) -> Damaged:
+    def _read(self, name: str, read: Callable[[], _A]) -> _A:
+        """What the store answers, decoded. Raises `Damaged`."""
+        try:
+            return patiently(read)
+        except (PartError, Absent, Unsealed) as error:
+            raise self._damaged(name, error) from None
+
+    def _damaged(self, name: str, problem: object) -> Damaged:
         return Damaged(
-            f"{self.store.url}: {name}: {error}. Put the object back, or restore --until a time before it; `topics "
+            f"{self.store.url}: {name}: {problem}. Put the object back, or restore --until a time before it; `topics "
             "replica verify` checks the others"
         )
 

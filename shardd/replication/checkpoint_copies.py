@@ -22,16 +22,16 @@ from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.errors import ShardError
 from shardd.replication import manifests
-from shardd.replication.attach import Log
+from shardd.replication.attach import Mark
 from shardd.replication.checkpoint_files import Known, Uploaded, Uploader
 from shardd.replication.manifests import Head, ManifestError
-from shardd.replication.names import ShardNames
-from shardd.replication.outage import Outage
+from shardd.replication.objects import Objects
 from shardd.replication.progress import Progress
 from shardd.replication.retention import Retention
 from shardd.replication.seal import Sealed
-from shardd.replication.store import Absent, Store, StoreError, Unsealed, settle
+from shardd.replication.store import Absent, StoreError, Unsealed, settle
 from shardd.storage.disk import Disk
+from shardd.storage.wal import Wal
 
 CHECKPOINTS = 10
 """A checkpoint is copied after TOPICS_CHECKPOINT_BYTES of parts since the last one that was, or so many times
@@ -46,28 +46,16 @@ class Stopped(ShardError):
 
 
 class CheckpointCopies:
-    """One shard's."""
-
     def __init__(
-        self,
-        store: Store,
-        names: ShardNames,
-        disk: Disk,
-        path: Path,
-        log: Log,
-        clock: Clock,
-        limits: Limits,
-        progress: Progress,
-        outage: Outage,
+        self, objects: Objects, disk: Disk, path: Path, log: Wal, clock: Clock, limits: Limits, progress: Progress
     ) -> None:
-        self._store = store
+        store, names = self._store, self._names = objects.store, objects.names
         self._encrypts = isinstance(store, Sealed) and store.encrypts
-        self._names = names
         self._log = log
         self._clock = clock
         self._limits = limits
         self._progress = progress
-        self._outage = outage
+        self._outage = objects.outage
         cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         self._uploader = Uploader(store, names, disk, path, cold)
         self._retention = Retention(store, names)
@@ -80,22 +68,21 @@ class CheckpointCopies:
         """A manifest with fewer frames in its files may need parts that retention has removed."""
         self._first_part = 1
         self._term = 0
-        self._nonce = self._lineage = ""
+        self._nonce, self._lineage = objects.own.nonce, ""
         self.missing = False
         """True if what is in the files is in no part and no manifest: one has to be made at once."""
         self.made = 0
         self.stopping = Event()
 
-    def begin(self, term: int, nonce: str, lineage: str, newest: Head | None, *, hole: bool, unshipped: bool) -> None:
-        """Go on in a term. `hole`: frames before the next part are gone. `unshipped`: the files have changes that are
-        in no frame, as those that `topics restore` made."""
-        self._term, self._nonce, self._lineage = term, nonce, lineage
-        self.missing = hole or unshipped
+    def begin(self, term: int, mark: Mark, newest: Head | None, *, hole: bool) -> None:
+        """Go on in a term. `hole`: frames before the next part are gone."""
+        self._term, self._lineage = term, mark.lineage
+        self.missing = hole or mark.unshipped
         self._first_part = 1 if newest is None else newest.first_part
         if hole:
             self._first_part = self._progress.part + 1
         self._least_no = 0 if newest is None else newest.frame_no
-        self._manifest = newest.part if newest is not None and newest.lineage == lineage else None
+        self._manifest = newest.part if newest is not None and newest.lineage == mark.lineage else None
         self._manifest_at = self._clock.monotonic()
 
     @property

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import xxhash
+from msgspec import Struct
 
 from shardd.errors import ShardError
 from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
@@ -43,8 +43,7 @@ class Outrun(ShardError):
     """Checkpoints were made faster than their files could be uploaded."""
 
 
-@dataclass(slots=True)
-class Uploaded:
+class Uploaded(Struct):
     """The files of one catalog, all of them in the bucket."""
 
     number: int
@@ -57,12 +56,11 @@ class Uploaded:
     uploaded_bytes: int
 
 
-@dataclass(slots=True)
-class Known:
+class Known(Struct):
     """The files in the bucket: those of the last manifest, and those that were uploaded since."""
 
-    files: dict[str, File] = field(default_factory=dict)
-    streams: list[Stream] = field(default_factory=list)
+    files: dict[str, File] = {}
+    streams: list[Stream] = []
 
     @classmethod
     def of(cls, head: Head, files: list[File]) -> Known:
@@ -74,8 +72,6 @@ class Known:
 
 
 class Uploader:
-    """Uploads of one shard."""
-
     def __init__(self, store: Store, names: ShardNames, disk: Disk, path: Path, cold: Path | None) -> None:
         self._store = store
         self._names = names

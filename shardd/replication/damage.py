@@ -11,8 +11,6 @@ _log: Any = structlog.get_logger()
 
 
 class Damage:
-    """That of one shard, as far as this process has met it."""
-
     def __init__(self, url: str) -> None:
         self._where = f"{url}: "
         self._found: dict[str, str] = {}

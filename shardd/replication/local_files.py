@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from shardd.replication.attach import Mark
 from shardd.replication.messages import Answer, Position, Request
 
 
 class Local(Protocol):
     """The files of a shard that is not open. All block."""
 
+    mark: Mark
     from_backup: bool
-
-    @property
-    def unshipped(self) -> bool: ...
+    previous: tuple[str, ...]
 
     def all_shipped(self) -> None: ...
 
     def ended(self) -> None: ...
 
     @property
-    def previous(self) -> tuple[str, ...]: ...
-
-    @property
     def held(self) -> bool: ...
-
-    @property
-    def lineage(self) -> str: ...
-
-    @property
-    def skips(self) -> bool: ...
 
     def skipped(self) -> None: ...
 

@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from proto.format.buffer import Buffer
 from shardd.errors import ShardError
-from shardd.replication.parts import frame_length, places
+from shardd.replication.parts import FRAME_HEAD, frame_length, places
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
 
 READ_BYTES = 1 << 20
-_LEAST = 64
-"""Bytes of the smallest frame's header."""
 
 
 class LogGone(ShardError):
@@ -84,8 +82,8 @@ class LogReader:
                 raise OSError(f"{self._directory / name}: frame {self.next_no} is not where the log goes on")
             self._file, self._offset = name, 0
         path = self._directory / name
-        data = self._disk.read_part(path, self._offset, max(most_bytes, _LEAST))
-        if len(data) >= _LEAST and (length := frame_length(data)) > len(data):
+        data = self._disk.read_part(path, self._offset, max(most_bytes, FRAME_HEAD))
+        if len(data) >= FRAME_HEAD and (length := frame_length(data)) > len(data):
             data = self._disk.read_part(path, self._offset, length)
         return self._cut(path, data, min(upto_no, end_no))
 

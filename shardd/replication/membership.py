@@ -26,7 +26,8 @@ from shardd.replication.outage import Outage
 from shardd.replication.store import Absent, Store, StoreError
 from shardd.roster.members import Member
 from shardd.roster.moves import Move
-from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.view import Found, Held
 
 TURN_S = 0.1
 """Seconds between two looks of the roster at the time."""
@@ -63,7 +64,7 @@ class Membership:
         self._patience_s = ttl_s / 3
         self._heard = heard
         self._decided = decided
-        self._objects = [Objects(store, index, "", "", "", int) for index in range(len(roster.holders))]
+        self._objects = [Objects(store, index) for index in range(len(roster.view.holders))]
         self._numbers: dict[str, int] = {}
         self._outage = Outage()
         self._reads, self._writes = trio.CapacityLimiter(READS), trio.CapacityLimiter(1)
@@ -103,10 +104,8 @@ class Membership:
     def _is_ours(self) -> bool:
         try:
             return read_service(self._store).service == self._created_ms
-        except Absent:
-            return False  # the first machine makes it
-        except Mismatch:
-            return False  # the shards say so, and do not start
+        except (Absent, Mismatch):
+            return False  # the first machine makes it; of a mismatch the shards tell, and do not start
 
     async def _carry(self, request: RosterRequest) -> None:
         found = None

@@ -1,21 +1,14 @@
 """The messages of a replica and its caller: parts, positions, requests and their answers, notices.
 
-    request       carried out by                        answer
-    Look          reads of the store                    Seen
-    CreateTerm    a creation, if absent                 DONE or TAKEN; neither is relied on
-    Renew         a write                               DONE
-    CreatePart    a creation, if absent                 DONE or TAKEN
-    ReadPart      a read                                Part, ABSENT, or DAMAGED
-    Apply         the local shard                       DONE, or DIFFERS
-    Restore       reads, then the local shard           Position
-
-Any of them is answered UNKNOWN if it got no answer in time, or one that says nothing about what was done.
+Any request is answered UNKNOWN if it got no answer in time, or one that says nothing about what was done.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Kind(StrEnum):
@@ -28,8 +21,7 @@ class Kind(StrEnum):
     """The end of a term whose holder gave it up. Never removed either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The header of `log/<number>`. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
     what their creator had; readers pass over it."""
 
@@ -41,16 +33,14 @@ class Part:
     last_no: int
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A place in the log: all frames up to `frame_no`, which part `part` ends with."""
 
     part: int = 0
     frame_no: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """The findings of a look. Each value was true at a moment between the request and its answer."""
 
     term: int
@@ -84,22 +74,18 @@ class Result(Enum):
     """No answer, or one that says nothing about what was done: a timeout, a reset, 409, 429, 5xx."""
 
 
-class Request:
+class Request(Struct, frozen=True, eq=False):
     """Base of requests. Two are the same only if they are one object."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Look(Request):
+class Look(Request, frozen=True):
     """Find the newest term, its `alive` counter and the newest manifest; also the counter of term `replaced`, unless
     that is 0. Answer: `Seen`."""
 
     replaced: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreateTerm(Request):
+class CreateTerm(Request, frozen=True):
     """Create `terms/<term>`, if absent. Answer: DONE or TAKEN; neither is relied on."""
 
     term: int
@@ -111,23 +97,20 @@ class CreateTerm(Request):
     is its directory's own only when the shard is held."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Renew(Request):
+class Renew(Request, frozen=True):
     """Write `alive/<term>`. Answer: DONE."""
 
     term: int
     counter: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreatePart(Request):
+class CreatePart(Request, frozen=True):
     """Create the part with its frames, if absent. Answer: DONE or TAKEN."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadPart(Request):
+class ReadPart(Request, frozen=True):
     """Read a part. Answer: `Part`, ABSENT, or DAMAGED."""
 
     number: int
@@ -135,48 +118,41 @@ class ReadPart(Request):
     """Whether to look for later parts if it is absent, so that a hole is not taken for the end of the log."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Apply(Request):
+class Apply(Request, frozen=True):
     """Compare the part's frames with those that the local log has under their numbers; append those that it lacks.
     Answer: DONE, or DIFFERS if they are not the same."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Restore(Request):
+class Restore(Request, frozen=True):
     """Set the local shard aside and make it again from the newest manifest; without one it is empty. Answer: the
     `Position` from which on parts have to be applied. The first of them may begin with frames that are there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """The replica holds the shard. The caller opens it with a boot of its own and offers what it has in its log."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """Frames up to `upto_no` are in the bucket: changes that wait for that may commit."""
+class Shipped(Struct, frozen=True):
+    """The frames of the part are in the bucket: changes that wait for that may commit."""
 
-    upto_no: int
+    part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The replica is drained or deposed: nothing is answered any more. `by_term` is the newest term that was seen."""
+class Ended(Struct, frozen=True):
+    """The replica is drained or deposed: nothing is answered any more."""
 
     deposed: bool
-    by_term: int = 0
 
 
 Answer = Result | Seen | Part | Position
 Output = Request | Hold | Shipped | Ended
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds."""
 
     time_to_live: float = 10.0
@@ -206,6 +182,3 @@ class Timing:
     def of(self, term: Seen) -> Timing:
         """These times, for a term whose holder may have a longer time to live."""
         return replace(self, time_to_live=max(self.time_to_live, term.time_to_live))
-
-
-DEFAULT_TIMING = Timing()

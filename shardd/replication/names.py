@@ -33,8 +33,6 @@ def move_name(number: int) -> str:
 
 
 class ShardNames:
-    """Names of one shard's objects."""
-
     def __init__(self, index: int) -> None:
         self.prefix = f"shard-{index:02d}/"
         self.terms = f"{self.prefix}terms/"

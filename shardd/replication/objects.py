@@ -50,33 +50,18 @@ _NAMES = {number: kind for kind, number in _KINDS.items()}
 
 KEPT = 3
 UNKNOWN = Settings()
+NO_TERM = Term(0, "", "", 0)
 
 
 class Objects:
     """One shard's objects, for one process."""
 
-    def __init__(
-        self,
-        store: Store,
-        index: int,
-        nonce: str,
-        machine: str,
-        address: str,
-        now_ms: Callable[[], int],
-        settings: Settings = UNKNOWN,
-        endpoint: str = "",
-        key: str = "",
-        member: str = "",
-    ) -> None:
-        """`endpoint`, `key` and `member` as in `Term`."""
+    def __init__(self, store: Store, index: int, own: Term = NO_TERM, now_ms: Callable[[], int] = int) -> None:
+        """`own` has what all terms of this process have; a process that only reads has none."""
         self.store = store
+        self.own = own
         self.names = ShardNames(index)
         self.heads = Heads(store, self.names)
-        self._nonce = nonce
-        self._machine = machine
-        self._address = address
-        self._settings = settings
-        self._endpoint, self._key, self.member = endpoint, key, member
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._replaced_part = 0
@@ -116,14 +101,13 @@ class Objects:
         raise AssertionError(request)
 
     def _made(self, term: int) -> Term:
-        now_ms, member = self._now_ms(), self.member
-        of = self._nonce, self._machine, now_ms, self._address, *self._settings
+        now_ms, member = self._now_ms(), self.own.member
         leaders: list[Leader] = []
         if member:
             replaced = self._terms.get(term - 1)
             earlier = [Leader(0, member)] if term == 1 else replaced.leaders if replaced else []
             leaders = followed_by(earlier, member, now_ms)
-        return Term(term, *of, self._endpoint, self._key, member, leaders)
+        return msgspec.structs.replace(self.own, term=term, made_ms=now_ms, leaders=leaders)
 
     def _create(self, name: str, data: Buffer) -> Result:
         try:
@@ -211,7 +195,7 @@ class Objects:
         if term is None:
             return Seen(0, "", None, manifest, None, unread)
         alive, before = self.alive(term.term), self.alive(replaced) if replaced else None
-        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.settings.ttl_ms / 1000)
+        return Seen(term.term, term.nonce, alive, manifest, before, unread, term.ttl_ms / 1000)
 
     def alive(self, term: int) -> int | None:
         """The sign of life of a term, if there is one. Raises `StoreError`."""
@@ -258,16 +242,16 @@ class Objects:
         `own` is over, and so is one that has ended: the next one may have others, behind its fence. Raises `Mismatch`,
         `StoreError`."""
         term = self.newest_term()
-        known = UNKNOWN if term is None else term.settings
+        known = UNKNOWN if term is None else Settings.of(term)
         if known == UNKNOWN:
             try:
-                known = read_service(self.store).settings
+                known = Settings.of(read_service(self.store))
             except Absent:
                 pass  # a start makes it again
-        difference = known.difference(self._settings)
+        difference = known.difference(Settings.of(self.own))
         if not difference or (term is not None and (term.nonce in own or self._has_ended(term.term))):
             return
-        of = "service.json" if term is None else f"term {term.term} of {term.address or term.machine}"
+        of = "service.json" if term is None else f"term {term.term} of {term.shown}"
         raise Mismatch(
             f"{self.store.url}: {of} {difference}. Give this machine the same. To change it for the service, stop all "
             "machines in order, which ends the term, and start one with the new value"
@@ -286,13 +270,15 @@ class Objects:
         return last.kind == parts.END and last.term == term
 
     def note_settings(self) -> None:
-        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`,
-        `StoreError`."""
-        found = read_service(self.store)
-        ours = self._settings
-        wanted = msgspec.structs.replace(found, replication=ours.replication, ttl_ms=ours.ttl_ms, encrypt=ours.encrypt)
-        if ours != UNKNOWN and wanted != found:
-            self.store.put(SERVICE, msgspec.json.encode(wanted))
+        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`."""
+        ours = Settings.of(self.own)
+        try:
+            found = read_service(self.store)
+            wanted = msgspec.structs.replace(found, **ours._asdict())  # its shards were compared at the start
+            if ours != UNKNOWN and wanted != found:
+                self.store.put(SERVICE, msgspec.json.encode(wanted))
+        except StoreError as error:
+            self.outage.failed(error)  # each term has them; the next one tries again
 
     @property
     def holder(self) -> Term | None:

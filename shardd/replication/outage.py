@@ -16,8 +16,6 @@ _log: Any = structlog.get_logger()
 
 
 class Outage:
-    """The calls of one shard."""
-
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self.failures = 0

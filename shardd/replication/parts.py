@@ -47,11 +47,10 @@ HEAD = struct.Struct("<4sHHQQ16sQQqqQQ")
 CHECKSUM = struct.Struct("<Q")
 HEADER_SIZE = HEAD.size + CHECKSUM.size
 assert HEADER_SIZE == 96
-NONCE_SIZE = 16
-_LENGTH_AT = struct.Struct("<I")
 _FRAME = struct.Struct("<8xI4xQ24xq")
 """Length, number and commit time of a frame, from its start."""
-_FRAME_HEAD = 64
+FRAME_HEAD = 64
+"""Bytes of the smallest frame's header."""
 
 
 class PartError(ShardError):
@@ -76,11 +75,6 @@ class Part(NamedTuple):
     def has_frames(self) -> bool:
         return self.kind == FRAMES
 
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        return HEADER_SIZE + self.length
-
 
 def encode(part: Part, frames: Buffer = b"") -> bytes:
     """The object of a part; `length` and `frames_checksum` follow from the frames."""
@@ -101,11 +95,6 @@ def encode(part: Part, frames: Buffer = b"") -> bytes:
     return b"".join((head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)), frames))
 
 
-def fence(number: int, term: int, nonce: bytes, next_no: int) -> bytes:
-    """The object of a fence before frame `next_no`."""
-    return encode(Part(number, FENCE, term, nonce, next_no, next_no - 1))
-
-
 def header(data: Buffer, number: int) -> Part:
     """The header of the part with this number, from its first `HEADER_SIZE` bytes. Raises `PartError`."""
     if len(data) < HEADER_SIZE:
@@ -121,7 +110,7 @@ def header(data: Buffer, number: int) -> Part:
     if part.number != number or kind not in (FRAMES, FENCE, END):
         raise PartError(f"the header is of part {part.number}, kind {kind}")
     frames = part.last_no + 1 - part.first_no
-    if frames * _FRAME_HEAD > part.length or bool(part.length) != part.has_frames or part.last_no >> 63:
+    if frames * FRAME_HEAD > part.length or bool(part.length) != part.has_frames or part.last_no >> 63:
         raise PartError(f"its numbers do not fit: frames {part.first_no} to {part.last_no} in {part.length} bytes")
     if frames < 0 or (part.has_frames and (not frames or not part.first_no)):
         raise PartError(f"its numbers do not fit: frames {part.first_no} to {part.last_no}")
@@ -167,15 +156,15 @@ class Place(NamedTuple):
 def places(buffer: Buffer) -> Iterator[Place]:
     """The whole frames at the begin of a buffer, without a look at their checksums. Ends where no whole frame is."""
     at, size = 0, len(buffer)
-    while at + _FRAME_HEAD <= size:
+    while at + FRAME_HEAD <= size:
         length, number, ts_ms = _FRAME.unpack_from(buffer, at)
         at += length
-        if at > size or length < _FRAME_HEAD:
+        if at > size or length < FRAME_HEAD:
             return
         yield Place(number, ts_ms, at)
 
 
 def frame_length(buffer: Buffer) -> int:
-    """Length of the frame that begins a buffer of at least 12 bytes."""
-    length: int = _LENGTH_AT.unpack_from(buffer, 8)[0]
+    """Length of the frame that begins a buffer of at least `FRAME_HEAD` bytes."""
+    length: int = _FRAME.unpack_from(buffer)[0]
     return length

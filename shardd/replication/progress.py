@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from shardd.clock import Clock
-from shardd.replication.attach import Log
 from shardd.replication.parts import HEADER_SIZE
+from shardd.storage.wal import Wal
 
 
 class Progress:
     """One shard's. `begin` is called when it has a term; before that, nothing is shipped."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Wal, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self.shipped_no = 0

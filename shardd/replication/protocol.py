@@ -6,7 +6,8 @@ A `Replica` gets answers and the time, and returns what to do:
     answered(request, answer, now)       → requests to begin, and notices
     offer(upto_no)                       frames up to this number are synced and may be shipped
     pass_hole(upto_no)                   frames up to this number are gone, and are in no part
-    drain(), take_over(), stand_back()   an operator, or the end of the process, asks for it
+    drain()                              the end of the process asks for it
+    newest                               what is known of the newest term; an operator may take it over
     serving(now)                         may a request be answered at this moment?
 
 The caller carries each request out, once, and answers it with the request itself. A request that gets no answer in time
@@ -37,7 +38,6 @@ from __future__ import annotations
 import math
 
 from shardd.replication.messages import (
-    DEFAULT_TIMING,
     Answer,
     Apply,
     CreatePart,
@@ -56,67 +56,33 @@ from shardd.replication.messages import (
     Result,
     Seen,
     Shipped,
-    Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.states import FINAL, HOLDERS, OWNING, ReplicaEvent, ReplicaState, after
 
 
 class Replica:
     """One shard's replica on one machine. At most two requests are open: one about the log, one about being alive."""
 
-    rank: float = 0
-    """How many machines are to claim before this one: once a term is over, it waits for so many thirds of the time to
-    live. The caller may change it at any time. Infinite: it claims nothing but what its own directory held."""
-
     hurries = False
     """Whether the shard is moved: its log gets a fence or an end soon. The caller may change it at any time."""
 
-    def __init__(
-        self,
-        nonce: str,
-        position: Position,
-        timing: Timing = DEFAULT_TIMING,
-        *,
-        previous: tuple[str, ...] = (),
-        automatic: bool = True,
-        follows: bool = False,
-    ) -> None:
-        """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
-        bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
-        With `automatic` False a term that is only silent is not taken over, and holders answer without a term, too;
-        with `follows` no term of another machine is taken over, nor, if `automatic`, one of the same directory, unless
-        `take_over` says so."""
+    def __init__(self, newest: NewestTerm, position: Position) -> None:
+        """`position` is as far as the local shard is known to equal the bucket's log."""
         self.state = ReplicaState.STANDBY
-        self.nonce = nonce
+        self.newest = newest
+        self.nonce = newest.nonce
         self.position = position
         self.term = 0
         """This replica's term; 0 if it has none."""
-        self.seen: Seen | None = None
-        self._timing = timing
-        self._previous = previous
-        self._automatic = automatic and not follows
-        self._waits = automatic
-        self._follows = follows
-        self._by_hand = False
+        self._timing = timing = newest.timing
         self._log: Request | None = None
         self._life: Request | None = None
-        self._log_at = self._life_at = self._look_at = self._read_at = 0.0
+        self._log_at = self._life_at = self._read_at = 0.0
         self._asked_at = self._renewed_at = 0.0
-        self._unchanged_since = 0.0
-        self._over_since: float | None = None
-        """Begin of the first look that showed the newest term to be over."""
         self._answers_until: float | None = None
         self._pause = timing.retry
         self._renewals = 0
-        self._over = False
-        """Whether the last look showed that the newest term is over."""
-        self._ended_term = 0
-        self._taken_term = 0
-        """The newest term of another replica, and of no process of this directory, that was taken to be over."""
-        self._replaced: Seen | None = None
-        """The last look before the present claim, if it showed a holder that may still answer."""
-        self._silent_at = 0.0
-        """When that holder is silent."""
         self._gives_way = False
         """Whether this replica was a holder when it saw a later term."""
         self._offered = 0
@@ -153,24 +119,6 @@ class Replica:
         if self.state in HOLDERS:
             self._move(ReplicaEvent.DRAIN)
 
-    def take_over(self) -> None:
-        """Take the shard over as if the newest term were over. For operators."""
-        self._by_hand = True
-        self._look_at = 0.0
-
-    def stand_back(self) -> None:
-        """Forget `take_over`, unless it has been carried out."""
-        self._by_hand = False
-
-    def look_again(self) -> None:
-        """Look for the newest term at once: what is decided by it may be another thing now."""
-        self._look_at = 0.0
-
-    @property
-    def waits_for_another(self) -> bool:
-        """Whether the last look showed a term that is not over, of another replica."""
-        return self.seen is not None and self.seen.term > 0 and not self._over
-
     def tick(self, now: float) -> list[Output]:
         """Begin what is due. Call it after `offer` and `drain`, and at least a few times in a second."""
         outputs: list[Output] = []
@@ -185,10 +133,6 @@ class Replica:
             if self._log is not None:
                 outputs.append(self._log)
         return outputs
-
-    def open(self, request: Request) -> bool:
-        """Whether an answer to the request counts."""
-        return request is self._log or request is self._life
 
     def answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
         if request is self._life:
@@ -210,7 +154,7 @@ class Replica:
         if self.state is ReplicaState.STANDBY:
             return self._next_of_standby(now)
         if self.state is ReplicaState.CLAIMING:
-            return Look(self._replaced.term if self._replaced else 0)
+            return self.newest.look()
         if self.state is ReplicaState.CHECKING:
             return Look()
         if self._part is None:
@@ -222,15 +166,11 @@ class Replica:
         return ReadPart(self._part.number, fencing) if self._doubt else CreatePart(self._part)
 
     def _next_of_standby(self, now: float) -> Request | None:
-        if self._over and not self._damaged:
-            assert self.seen is not None
-            if self.seen.nonce not in ("", self.nonce, *self._previous):
-                self._taken_term = self.seen.term
+        if self.newest.over and not self._damaged:
             self._move(ReplicaEvent.CLAIM)
-            abrupt = self._taken_term > self._ended_term
-            return CreateTerm(self.seen.term + 1, abrupt, self._replaced is not None)
-        if now >= self._look_at:
-            self._look_at = now + self._timing.renewal
+            return self.newest.claim()
+        if now >= self.newest.look_at:
+            self.newest.look_at = now + self._timing.renewal
             return Look()
         if now >= self._read_at:
             ends, self._look_for_end = self._look_for_end or self._damaged, False
@@ -282,50 +222,22 @@ class Replica:
         return []
 
     def _looked(self, seen: Seen, now: float) -> list[Output]:
-        """A term is dead if it did not change from the end of one look to the beginning of another, for the time to
-        live: this machine's or its holder's, the longer one."""
-        replaced, since = self._replaced, self._unchanged_since
-        self._observe(seen, now)
-        timing = self._timing.of(seen)
-        dead = self._asked_at - self._unchanged_since >= timing.time_to_live
-        ended = seen.term == self._ended_term
-        earlier = seen.nonce in self._previous
-        none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
-        own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
-        over = none or own or self._by_hand or (self._automatic and dead)
-        if not over or math.isinf(self.rank):
-            self._over_since = None  # who gets a rank late waits as long as the others
-        elif self._over_since is None:
-            self._over_since = self._asked_at
-        at_once = self._by_hand or seen.nonce == self.nonce or (earlier and not ended)
-        began = self._over_since
-        waited = began is not None and self._asked_at - began >= self.rank * timing.renewal
-        self._over = over and (at_once or waited)
-        if self._automatic and not dead:
-            self._look_at = min(self._look_at, self._unchanged_since + timing.time_to_live)
-        if self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce:
-            if replaced is not None:
-                unchanged = seen.replaced == replaced.alive
-                self._silent_at = (since if unchanged else now) + self._timing.of(replaced).handover
+        ours = self.state is ReplicaState.CLAIMING and seen.nonce == self.nonce
+        if ours:
+            self.newest.claimed(seen, now)
+        self.newest.looked(seen, self._asked_at, now)
+        if ours:
             self.term = seen.term
             self._life_at = now
-            self._by_hand = False  # a later term is another operator's word
             self._move(ReplicaEvent.OURS)
         elif self.state is ReplicaState.CHECKING:
             return self._checked(seen, now)
         else:
             self._look_for_end = True
-            if seen.nonce != self.nonce:  # else it came late, and the holder before it may still answer
-                self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
+            self.newest.note_holder(seen)
             if self.state is ReplicaState.CLAIMING:
-                return self._lost(over=self._over)
+                return self._lost(over=self.newest.over)
         return []
-
-    def _observe(self, seen: Seen, now: float) -> None:
-        before, self.seen = self.seen, seen
-        if before is None or (before.term, before.nonce, before.alive) != (seen.term, seen.nonce, seen.alive):
-            self._unchanged_since = now
-            self._over_since = None
 
     def _checked(self, seen: Seen, now: float) -> list[Output]:
         fence, self._part = self._part, None
@@ -375,10 +287,7 @@ class Replica:
         self._found = None
         frames_end = part.last_no if part.kind is Kind.FRAMES else 0
         self.position = Position(part.number, max(frames_end, self.position.frame_no))
-        if part.kind is Kind.END:
-            self._ended_term = part.term
-        if part.kind is Kind.END or (self.seen is not None and part.term > self.seen.term):
-            self._look_at = 0.0  # another holder is there, or to come
+        self.newest.passed(part)
 
     def _unreadable(self, now: float) -> list[Output]:
         """The log is damaged before its end. A holder reads again. A candidate gives its term up: another machine may
@@ -394,22 +303,18 @@ class Replica:
         if self.state in HOLDERS:
             self._doubt = False
             return []
-        if self.seen is not None and self.seen.unread > self.position.part:
+        seen = self.newest.seen
+        if seen is not None and seen.unread > self.position.part:
             return self._unreadable(now)  # retention may have passed it, and nothing tells how far
         self._doubt = False
         if request.ends:
             self._damaged = False
         self._read_at = now + (self._timing.hurry if self.hurries else self._timing.follow)
-        self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
-        if self.state is ReplicaState.FENCING and self._may_answer(now):
+        self._restore = seen is not None and self._outdated(seen, self.position.part + 1)
+        if self.state is ReplicaState.FENCING and self.newest.may_answer(now):
             self._doubt = True
             self._log_at = self._read_at
         return []
-
-    def _may_answer(self, now: float) -> bool:
-        """Whether the holder that is being replaced may still answer requests."""
-        replaced = self._replaced
-        return replaced is not None and replaced.term != self._ended_term and now < self._silent_at
 
     def _restored(self, position: Position) -> None:
         self.position = position
@@ -431,8 +336,8 @@ class Replica:
         if part.kind is Kind.END:
             self._move(ReplicaEvent.ENDED)
             self._log = self._life = None
-            return [self._ended(deposed=self._gives_way)]
-        return [Shipped(part.last_no)]
+            return [Ended(deposed=self._gives_way)]
+        return [Shipped(part)]
 
     # Answers about being alive
 
@@ -444,7 +349,7 @@ class Replica:
             self._life = Look()
             return [self._life]
         elif isinstance(answer, Seen):
-            self._observe(answer, now)
+            self.newest.observe(answer, now)
             if not self._ours(answer.term, answer.nonce):
                 return self._give_way(answer)
             self._answers_until = self._renewed_at + self._timing.silence
@@ -455,7 +360,7 @@ class Replica:
         """Another replica has the term. A holder that is replaced answers nothing any more. It ships what was offered
         and ends its own term, so that the candidate need not wait; the fence may come first. A holder that answers
         without a term ends at once."""
-        if self.state not in HOLDERS or seen.term < self.term or not self._waits:
+        if self.state not in HOLDERS or seen.term < self.term or not self.newest.waits:
             return self._lost()
         self._answers_until = None
         self._life_at = math.inf
@@ -466,7 +371,7 @@ class Replica:
     def _lost(self, *, over: bool = False) -> list[Output]:
         """The term is another replica's. `over`: that one is over, too."""
         self._move(ReplicaEvent.LOST)
-        self._over = over
+        self.newest.over = over
         self._life = self._part = None
         if not isinstance(self._log, Apply | Restore):  # what the local shard does is waited for in any state
             self._log = self._found = None
@@ -474,11 +379,8 @@ class Replica:
         self.term = 0
         self._answers_until = None
         if self.state is ReplicaState.DEPOSED:
-            return [self._ended(deposed=True)]
+            return [Ended(deposed=True)]
         return []
-
-    def _ended(self, *, deposed: bool) -> Ended:
-        return Ended(deposed, self.seen.term if deposed and self.seen else 0)
 
     def _move(self, event: ReplicaEvent) -> None:
         """The only place where the state changes."""

@@ -25,7 +25,9 @@ MOST = 4
 
 
 class ReadAhead:
-    def __init__(self, objects: Objects, now: Callable[[], float]) -> None:
+    def __init__(self, objects: Objects, now: Callable[[], float], end_read_at: float = -math.inf) -> None:
+        self.end_read_at = end_read_at
+        """When everything that was in the log was read last, as far as is known."""
         self._objects = objects
         self._now = now
         self._absent_at: dict[int, float] = {}
@@ -48,11 +50,11 @@ class ReadAhead:
             self._absent_at[number] = asked_at
         ended.set()
 
-    async def fetched(self, number: int) -> float:
-        """Wait for the part's fetch, if there is one. Returns the last known moment at which the log ended before this
-        part; -inf if none is known."""
+    async def fetched(self, number: int) -> None:
+        """Wait for the part's fetch, if there is one. If the log is known to have ended before this part, all was read
+        then."""
         ended = self._fetches.pop(number, None)
         if ended is not None:
             await ended.wait()
         passed = [each for each in self._absent_at if each <= number]
-        return max([self._absent_at.pop(each) for each in passed], default=-math.inf)
+        self.end_read_at = max(self.end_read_at, *(self._absent_at.pop(each) for each in passed), -math.inf)

@@ -36,8 +36,6 @@ def expired(moments_ms: list[int], now_ms: int, retain_ms: int) -> int:
 
 
 class Retention:
-    """The retention of one shard's objects."""
-
     def __init__(self, store: Store, names: ShardNames) -> None:
         self._store = store
         self._names = names

@@ -16,7 +16,6 @@ when the bucket is back. If another machine has a term then, the role is over.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -50,6 +49,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.objects import Objects
 from shardd.replication.protocol import Replica
 from shardd.replication.read_ahead import BEHIND_S, ReadAhead
@@ -77,7 +77,6 @@ class Role:
 
     def __init__(
         self,
-        nonce: str,
         objects: Objects,
         local: Local,
         timing: Timing,
@@ -89,26 +88,22 @@ class Role:
         now: Callable[[], float] | None = None,
     ) -> None:
         """`check` asks whether the bucket is this service's. `leads`: the shard follows no other one. `rank` as in
-        `Replica`."""
-        self.nonce = nonce
+        `NewestTerm`."""
         self.objects = objects
         self.local = local
-        self._timing = timing
         self._check = check
-        self._leads, self._rank = leads, rank
+        self._leads = leads
         self.waits = replication.awaited
         """Whether changes wait for the bucket."""
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-        self._by_hand = self._held_last = False
-        self._alone = False
-        """Whether the shard was opened without a term."""
+        self._held_last = False
+        self.newest = NewestTerm(objects.own.nonce, timing, automatic=self.waits, follows=not leads)
+        self.newest.rank = rank
         self.replica: Replica | None = None
         self._fitting: str | None = None
         """Nonce of the term whose settings were found to be this machine's."""
         self._ahead = ReadAhead(objects, self._now)
         self.folding = Folding(local, self._now)
-        self.end_read_at = -math.inf
-        """When everything that was in the log was read last, as far as is known."""
         self.held = trio.Event()
         """Set when the shard may be opened, or will never be."""
         self.claimed = trio.Event()
@@ -128,7 +123,6 @@ class Role:
         self._wake = trio.Event()
         self._arrived = trio.Event()
         self._frames: Frames | None = None
-        self._part: Part | None = None
         self._nursery: trio.Nursery | None = None
         objects.frames_of = self._frames_of
 
@@ -153,10 +147,9 @@ class Role:
         self._meet(RoleEvent.TAKE_OVER)
 
     def ranked(self, rank: float) -> None:
-        changed, self._rank = rank != self._rank, rank
-        if changed and self.replica is not None:
-            self.replica.rank = rank
-            self.replica.look_again()
+        if rank != self.newest.rank:
+            self.newest.rank = rank
+            self.newest.look_again()
             self._wake.set()
 
     def hurry(self, hurries: bool) -> None:
@@ -169,7 +162,7 @@ class Role:
     @property
     def lag_s(self) -> float:
         """By how many seconds a shard that is followed may be behind."""
-        return self._now() - self.end_read_at
+        return self._now() - self._ahead.end_read_at
 
     def follow(self, states: Sequence[ShardState]) -> None:
         """Do as shard 0 of this machine does."""
@@ -203,13 +196,11 @@ class Role:
             act = Act.END_TERM if self.waits else Act.END
         if act is Act.END:
             self._end(reason)
-        elif act is Act.REMEMBER or act is Act.FORGET:
-            self._by_hand = act is Act.REMEMBER
         elif act is Act.CLAIM:
-            self._protocol.take_over()
+            self.newest.take_over()
             self._wake.set()
         elif act is Act.STAND_BACK:
-            self._protocol.stand_back()
+            self.newest.stand_back()
         elif act is Act.END_TERM:
             self.reason = self.reason or reason
             self._protocol.drain()
@@ -247,17 +238,11 @@ class Role:
         if not self._held_last:
             await self._patiently(self._check)
         position = await self._patiently(self.local.open)
-        self.replica = Replica(
-            self.nonce,
-            position,
-            self._timing,
-            previous=self.local.previous,
-            automatic=self.waits,
-            follows=not self._leads,
-        )
-        self.replica.rank, self.replica.hurries = self._rank, self.folding.moved
-        if self._by_hand or (self._leads and self.local.from_backup):
-            self.replica.take_over()
+        self.newest.previous = self.local.previous
+        if self._leads and self.local.from_backup:
+            self.newest.take_over()
+        self.replica = Replica(self.newest, position)
+        self.replica.hurries = self.folding.moved
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:
         """Call until the store answers. Raises its errors that are lasting, unless the machine continues alone."""
@@ -274,19 +259,22 @@ class Role:
         """Let the shard be opened without a term, if the bucket does not answer for long."""
         with trio.move_on_after(ALONE_AFTER_S):
             await self.held.wait()
-        if not self._replaced and self._meet(RoleEvent.SILENT) is Act.OPEN_ALONE:
-            self._alone = await in_thread(self.local.freeze)
-        if self._alone:
+        alone = not self._replaced and self._meet(RoleEvent.SILENT) is Act.OPEN_ALONE
+        if alone and await in_thread(self.local.freeze):
             _log.warning("opened_alone", reason="the bucket does not answer; what is logged is shipped when it does")
             self.held.set()
 
     @property
     def _replaced(self) -> bool:
         """Whether the last look showed a term of another machine, which is not over."""
-        replica = self.replica
-        if replica is None or replica.state is not ReplicaState.STANDBY or not replica.waits_for_another:
+        seen = self.newest.seen
+        if self.replica is None or self.replica.state is not ReplicaState.STANDBY or not self.newest.waits_for_another:
             return False
-        return replica.seen is not None and replica.seen.nonce not in (self.nonce, *self.local.previous)
+        return seen is not None and seen.nonce not in self._own_nonces
+
+    @property
+    def _own_nonces(self) -> tuple[str, ...]:
+        return self.newest.nonce, *self.newest.previous
 
     async def _turns(self) -> None:
         if self._held_last:
@@ -299,7 +287,7 @@ class Role:
             self._wake = trio.Event()
 
     def _look_for_holder(self) -> None:
-        waits = self._protocol.state is ReplicaState.STANDBY and self._protocol.waits_for_another
+        waits = self._protocol.state is ReplicaState.STANDBY and self.newest.waits_for_another
         holder = self.objects.holder if waits else None
         damage = str(self.objects.damage)
         if (holder, damage) != (self.holder, self.damage):
@@ -310,15 +298,15 @@ class Role:
         assert self._nursery is not None
         for each in outputs:
             if isinstance(each, Restore):  # before anything else may ask for the lag
-                self.end_read_at = min(self.end_read_at, self._now() - RESTORE_S)
-                self._ahead = ReadAhead(self.objects, self._now)  # what was absent may have been removed
+                end_read_at = min(self._ahead.end_read_at, self._now() - RESTORE_S)
+                self._ahead = ReadAhead(self.objects, self._now, end_read_at)  # what was absent may have been removed
             if isinstance(each, Request):
                 self._nursery.start_soon(self._carry, each)
             elif isinstance(each, Hold):
                 if self._meet(RoleEvent.HELD) is Act.HOLD:
                     self._nursery.start_soon(self._hold)
             elif isinstance(each, Shipped):
-                self._ship_ended(each.upto_no)
+                self._shipped(each.part)
             elif isinstance(each, Ended):
                 self._meet(RoleEvent.ENDED, REPLACED if each.deposed else "")
 
@@ -336,19 +324,19 @@ class Role:
             if self._meet(RoleEvent.APPLIED) is Act.FOLD and isinstance(request, Apply):  # a restored log is short
                 await self.folding.fold(self.lag_s)
         else:
-            patience = self._timing.time_to_live  # as long as a part may take on a slow line
+            patience = self.newest.timing.time_to_live  # as long as a part may take on a slow line
             if isinstance(request, Renew) or (isinstance(request, Look) and self._protocol.state in HOLDERS):
-                patience = self._timing.renewal  # what a holder asks later says as much
+                patience = self.newest.timing.renewal  # what a holder asks later says as much
             if isinstance(request, CreateTerm):
                 await trio.to_thread.run_sync(self._note_claim, request)
             with trio.move_on_after(patience):
                 if isinstance(request, ReadPart):
-                    self.end_read_at = max(self.end_read_at, await self._ahead.fetched(request.number))
+                    await self._ahead.fetched(request.number)
                 found = await in_thread(partial(self.objects.carry, request))
                 if not isinstance(found, Seen) or await self._fits(found):
                     answer = found  # not before: the comparison may take longer than there is patience
                 if isinstance(request, ReadPart) and answer is Result.ABSENT:
-                    self.end_read_at = self._now()
+                    self._ahead.end_read_at = self._now()
                 elif isinstance(answer, Part) and self.lag_s >= BEHIND_S and self._nursery is not None:
                     self._ahead.behind(answer.number, self._nursery)
             if answer is Result.ABSENT and self.folding.due and self._meet(RoleEvent.APPLIED) is Act.FOLD:
@@ -357,7 +345,7 @@ class Role:
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:
             await trio.to_thread.run_sync(self.local.follow)
-            if self._alone:
+            if self.held.is_set():
                 self._meet(RoleEvent.REPLACED, REPLACED)
 
     async def _fits(self, seen: Seen) -> bool:
@@ -366,29 +354,23 @@ class Role:
         if self._protocol.state not in (ReplicaState.STANDBY, ReplicaState.CLAIMING) or self._fitting == seen.nonce:
             return True
         try:
-            await in_thread(partial(self.objects.check_settings, (self.nonce, *self.local.previous)))
+            await in_thread(partial(self.objects.check_settings, self._own_nonces))
         except StoreError as error:
             self.objects.outage.failed(error)
             return False
         self._fitting = seen.nonce
         return True
 
-    def _note_settings(self) -> None:
-        try:
-            self.objects.note_settings()
-        except StoreError as error:
-            self.objects.outage.failed(error)  # each term has them; the next one tries again
-
     def _note_claim(self, request: CreateTerm) -> None:
         # A holder that waits for the bucket has acknowledged and shown nothing that the bucket lacks.
-        self.local.claim("" if request.living else self.nonce, skips=request.abrupt and not self.waits)
+        self.local.claim("" if request.living else self.newest.nonce, skips=request.abrupt and not self.waits)
 
     async def _hold(self) -> None:
         """Make the directory this process's before the shard is opened."""
         await in_thread(self.local.close)
-        await in_thread(partial(self.local.hold, self.position, self.nonce))
+        await in_thread(partial(self.local.hold, self.position, self.newest.nonce))
         if self._leads:
-            await in_thread(self._note_settings)
+            await in_thread(self.objects.note_settings)
         _log.info("term_begun", term=self._protocol.term, part=self.position.part)
         self.held.set()
         self.claimed.set()
@@ -417,14 +399,10 @@ class Role:
         frames = self._frames
         assert frames is not None
         assert (part.first_no, part.last_no) == (frames.first_no, frames.last_no)
-        self._part = part
         return frames
 
-    def _ship_ended(self, upto_no: int) -> None:
-        assert self._frames is not None
-        assert self._part is not None
-        assert self._frames.last_no == upto_no
-        self.taken(self._part, self._frames)
+    def _shipped(self, part: Part) -> None:
+        self.taken(part, self._frames_of(part))
         self._arrived.set()
         self._arrived = trio.Event()
 

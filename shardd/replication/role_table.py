@@ -54,11 +54,8 @@ class Act(StrEnum):
     NOTHING = "nothing"
     NEVER = "never"
     """The pair is impossible: a bug."""
-    REMEMBER = "remember"
-    """Take over when the protocol begins."""
-    FORGET = "forget"
     CLAIM = "claim"
-    """Claim the shard as if the newest term were over."""
+    """Claim the shard as if the newest term were over, once the protocol has begun."""
     STAND_BACK = "stand back"
     """Claim the shard by the protocol's rules only."""
     OPEN_ALONE = "open alone"
@@ -87,19 +84,15 @@ def _row(event: RoleEvent, states: str, act: Act) -> Row:
 
 
 TABLE = (
-    _row(RoleEvent.TAKE_OVER, "looking", Act.REMEMBER),
-    _row(RoleEvent.TAKE_OVER, "following claiming alone", Act.CLAIM),
+    _row(RoleEvent.TAKE_OVER, "looking following claiming alone", Act.CLAIM),
     _row(RoleEvent.TAKE_OVER, "taking holding over", Act.NOTHING),
-    _row(RoleEvent.LED, "looking", Act.REMEMBER),
-    _row(RoleEvent.LED, "following claiming", Act.CLAIM),
+    _row(RoleEvent.LED, "looking following claiming", Act.CLAIM),
     _row(RoleEvent.LED, "taking over", Act.NOTHING),
     _row(RoleEvent.LED, "holding alone", Act.NEVER),
-    _row(RoleEvent.LEFT, "looking", Act.FORGET),
-    _row(RoleEvent.LEFT, "following claiming taking", Act.STAND_BACK),
+    _row(RoleEvent.LEFT, "looking following claiming taking", Act.STAND_BACK),
     _row(RoleEvent.LEFT, "holding alone", Act.LEAVE),
     _row(RoleEvent.LEFT, "over", Act.NOTHING),
-    _row(RoleEvent.UNLED, "looking", Act.FORGET),
-    _row(RoleEvent.UNLED, "following claiming", Act.STAND_BACK),
+    _row(RoleEvent.UNLED, "looking following claiming", Act.STAND_BACK),
     _row(RoleEvent.UNLED, "taking holding alone over", Act.NOTHING),
     _row(RoleEvent.SILENT, "following", Act.OPEN_ALONE),
     _row(RoleEvent.SILENT, "claiming taking holding over", Act.NOTHING),

@@ -243,16 +243,11 @@ class Sealed:
     def _previous_of(self, name: str) -> bytes:
         """The `mac` of the object before one that is to be created; NONE if that one is gone or damaged, which must not
         stop what follows it. Raises `StoreError`."""
-        number = number_of(name)
-        if number is None:
-            return NONE
-        if "/log/" in name:
-            before = f"{name[:-20]}{number - 1:020d}"
-        elif "/manifests/" in name:
-            folder = name[:-20]
+        number, folder, before = number_of(name), name[:-20], ""
+        if number is not None and "/log/" in name:
+            before = f"{folder}{number - 1:020d}"
+        elif number is not None and "/manifests/" in name:
             before = max((each.name for each in self._store.list(folder) if each.name < name), default="")
-        else:
-            return NONE
         try:
             return self.seal_of(before).mac if before else NONE
         except (Absent, Unsealed):

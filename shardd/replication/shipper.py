@@ -27,7 +27,6 @@ them would get a part of its own, and all the others would wait for that one and
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -36,10 +35,10 @@ from typing import Any, Protocol
 import structlog
 import trio
 
+from proto.ipc.figures import ReplicaFigures
 from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.leaders import Leader
-from shardd.replication.attach import Log
 from shardd.replication.browse import patiently
 from shardd.replication.checkpoint_copies import CheckpointCopies, Stopped
 from shardd.replication.checkpoint_files import Outrun, Uploaded
@@ -51,6 +50,7 @@ from shardd.replication.role import Role, in_thread
 from shardd.replication.store import StoreError
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
+from shardd.storage.wal import Wal
 
 PART_BYTES = 4 << 20
 """A part is created at once when so many bytes wait. It is not larger, unless a frame is."""
@@ -121,9 +121,7 @@ class Pace:
 
 
 class Shipper:
-    """Ships the log of one open shard."""
-
-    def __init__(self, sink: Sink, reader: LogReader, log: Log, clock: Clock, pace: Pace) -> None:
+    def __init__(self, sink: Sink, reader: LogReader, log: Wal, clock: Clock, pace: Pace) -> None:
         self.reader = reader
         self.progress = Progress(log, clock)
         self.shipped: Callable[[int], None] = lambda upto_no: None
@@ -221,52 +219,24 @@ class Standing(StrEnum):
     DEPOSED = "deposed"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatistics:
-    role: str
-    term: int
-    lag_bytes: int
-    lag_ms: int
-    parts_total: int
-    part_bytes_total: int
-    manifests_total: int
-    failures_total: int
-    damaged: int
-    """Objects of the bucket that are known to be damaged or missing."""
-    machine: str
-
-
 class Holder:
     """The copy of one open shard in a bucket."""
 
     def __init__(
-        self, role: Role, disk: Disk, path: Path, log: Log, clock: Clock, limits: Limits, interval_s: float = 0.0
+        self, role: Role, disk: Disk, path: Path, log: Wal, clock: Clock, limits: Limits, interval_s: float = 0.0
     ) -> None:
         """`interval_s`: see `Pace`."""
         self._role = role
         self.shipper = Shipper(role, LogReader(disk, path / "wal"), log, clock, Pace(interval_s, role.waits))
         self.synced = self.shipper.synced
         progress = self.progress = self.shipper.progress
-        objects = role.objects
-        self._outage = objects.outage
-        self.copies = CheckpointCopies(
-            objects.store, objects.names, disk, path, log, clock, limits, progress, self._outage
-        )
-        self._outage.lag_bytes = lambda: progress.lag_bytes
+        self.copies = CheckpointCopies(role.objects, disk, path, log, clock, limits, progress)
+        role.objects.outage.lag_bytes = lambda: progress.lag_bytes
         self._standing = Standing.ATTACHING
         self._checkpoint = trio.Event()
         self._saved = trio.Event()
         """Set but while a copy of the next checkpoint is wanted, whether or not one is due."""
         self._saved.set()
-
-    @property
-    def shipped_no(self) -> int:
-        return self.progress.shipped_no
-
-    @property
-    def ended(self) -> str:
-        """Why `run` returned."""
-        return self._role.reason
 
     # What the shard tells, and asks
 
@@ -279,8 +249,20 @@ class Holder:
         saved = self._saved = trio.Event()
         await saved.wait()
 
-    def figures(self) -> dict[str, Any]:
-        return asdict(self.statistics())
+    def figures(self) -> ReplicaFigures:
+        progress, replica = self.progress, self._role.replica
+        return ReplicaFigures(
+            role=self._standing,
+            term=replica.term if replica is not None else 0,
+            lag_bytes=progress.lag_bytes,
+            lag_ms=progress.lag_ms,
+            parts_total=progress.parts,
+            part_bytes_total=progress.part_bytes,
+            manifests_total=self.copies.made,
+            failures_total=self._role.objects.outage.failures,
+            damaged=len(self._role.objects.damage),
+            machine=self._role.objects.own.member,
+        )
 
     def leaders(self) -> Sequence[Leader]:
         term = self._role.objects.holder
@@ -304,11 +286,11 @@ class Holder:
     def attach(self) -> None:
         """Find where shipping continues. Blocks, also while the bucket is away. Raises `ManifestError`, `StoreError`,
         OSError."""
-        role, local = self._role, self._role.local
+        role = self._role
         assert role.replica is not None
         newest = patiently(role.objects.newest_head)
         hole = self.shipper.attach()
-        self.copies.begin(role.replica.term, role.nonce, local.lineage, newest, hole=hole, unshipped=local.unshipped)
+        self.copies.begin(role.replica.term, role.local.mark, newest, hole=hole)
         self._standing = Standing.HOLDER
 
     async def run(self) -> None:
@@ -362,20 +344,5 @@ class Holder:
 
     def _create_manifest(self, uploaded: Uploaded) -> None:
         self.copies.create_manifest(uploaded)
-        if self._role.local.unshipped and not self.copies.missing:
+        if self._role.local.mark.unshipped and not self.copies.missing:
             self._role.local.all_shipped()
-
-    def statistics(self) -> ReplicaStatistics:
-        progress, replica = self.progress, self._role.replica
-        return ReplicaStatistics(
-            role=self._standing,
-            term=replica.term if replica is not None else 0,
-            lag_bytes=progress.lag_bytes,
-            lag_ms=progress.lag_ms,
-            parts_total=progress.parts,
-            part_bytes_total=progress.part_bytes,
-            manifests_total=self.copies.made,
-            failures_total=self._outage.failures,
-            damaged=len(self._role.objects.damage),
-            machine=self._role.objects.member,
-        )

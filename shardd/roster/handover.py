@@ -1,11 +1,5 @@
 """The hand-over of one shard, on the machine that gives it away. No I/O, no clock.
 
-    OFFERING       ours → SAVING · given up → VOID
-    SAVING         saved → REFUSING · given up → VOID
-    REFUSING       shipped → ENDING · given up → VOID
-    ENDING         ended → GIVEN
-    any of them    lost → LOST
-
     offering    the entry of the move is being created (`shardd.roster.moves`)
     saving      a checkpoint is being made and uploaded, so that the next holder replays little; requests are answered
     refusing    requests get `moving`, and were not done; what was staged is being shipped
@@ -51,22 +45,11 @@ class HandOverEvent(StrEnum):
     """Another process has the term's shard, or this one has no term of it any more."""
 
 
+_BACK = {HandOverEvent.GIVEN_UP: HandOverState.VOID, HandOverEvent.LOST: HandOverState.LOST}
 TRANSITIONS: dict[HandOverState, dict[HandOverEvent, HandOverState]] = {
-    HandOverState.OFFERING: {
-        HandOverEvent.OURS: HandOverState.SAVING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
-    HandOverState.SAVING: {
-        HandOverEvent.SAVED: HandOverState.REFUSING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
-    HandOverState.REFUSING: {
-        HandOverEvent.SHIPPED: HandOverState.ENDING,
-        HandOverEvent.GIVEN_UP: HandOverState.VOID,
-        HandOverEvent.LOST: HandOverState.LOST,
-    },
+    HandOverState.OFFERING: {HandOverEvent.OURS: HandOverState.SAVING, **_BACK},
+    HandOverState.SAVING: {HandOverEvent.SAVED: HandOverState.REFUSING, **_BACK},
+    HandOverState.REFUSING: {HandOverEvent.SHIPPED: HandOverState.ENDING, **_BACK},
     HandOverState.ENDING: {HandOverEvent.ENDED: HandOverState.GIVEN, HandOverEvent.LOST: HandOverState.LOST},
     HandOverState.GIVEN: {},
     HandOverState.VOID: {},
@@ -79,6 +62,8 @@ class HandOver:
     def __init__(self, move: Move, target_nonce: str, timing: RosterTiming, now: float) -> None:
         self.state = HandOverState.OFFERING
         self.move = move
+        self.creates = True
+        """Whether the entry is to be created. A look comes after that."""
         self._target_nonce = target_nonce
         self._timing = timing
         self._began = now

@@ -20,7 +20,6 @@ A time to live is the observer's or the member's, whichever is longer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
@@ -32,8 +31,7 @@ SKEW_S = 1.0
 """Seconds by which a wall clock may be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class RosterTiming:
+class RosterTiming(Struct, frozen=True):
     """Seconds."""
 
     time_to_live: float = 10.0
@@ -91,8 +89,7 @@ class Standing(StrEnum):
     LEAVING = "leaving"
 
 
-@dataclass(slots=True)
-class Sighting:
+class Sighting(Struct):
     """What an observer remembers of a machine."""
 
     member: Member
@@ -103,7 +100,7 @@ class Sighting:
     proven: bool = False
     """Whether it changed lately."""
     away: bool = False
-    returned_at: list[float] = field(default_factory=list)
+    returned_at: list[float] = []
     skewed: bool = False
 
 
@@ -131,14 +128,12 @@ class Members:
                 sighting.member, sighting.changed_at, sighting.after_s = member, now, before_s
                 sighting.proven, sighting.away = True, False
         for machine, sighting in self._sightings.items():
-            unchanged_s, time_to_live = began - sighting.changed_at, self._longer(sighting.member)
+            unchanged_s = began - sighting.changed_at
+            time_to_live = max(self._timing.time_to_live, sighting.member.ttl_ms / 1000)
             if machine not in objects or unchanged_s >= 2 * time_to_live:
                 sighting.away = True
             if unchanged_s >= time_to_live * 2 / 3:
                 sighting.proven = False
-
-    def _longer(self, member: Member) -> float:
-        return max(self._timing.time_to_live, member.ttl_ms / 1000)
 
     def placed(self, machine: str, now: float) -> None:
         """A move to this machine was seen."""

@@ -13,11 +13,11 @@ asks for an entry's creation removes one with a smaller number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """The content of `moves/<number>`."""
 
     number: int

@@ -61,7 +61,8 @@ def next_transfer(
         source, target = pair
         held = [shard for shard, holder in enumerate(holders) if holder == source and not fails(shard, target)]
         if held:
-            return Transfer(_choice(held, source, target, follows), source, target)
+            choice = max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
+            return Transfer(choice, source, target)
         seen[target] = Standing.UNPROVEN
     return None
 
@@ -86,10 +87,6 @@ def _pair(standings: Mapping[str, Standing], holders: Sequence[str], meant: str)
     source = min(sources, key=lambda each: (-loads[each], each))
     stays = meant in needy or (over and meant in targets and loads[meant] < most)
     return source, meant if stays else min(needy, key=lambda each: (loads[each], each))
-
-
-def _choice(held: Sequence[int], source: str, target: str, follows: Callable[[int, str], bool]) -> int:
-    return max(held, key=lambda each: (follows(each, target), _gain(each, source, target), -each))
 
 
 def _gain(shard: int, source: str, target: str) -> int:

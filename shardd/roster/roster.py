@@ -28,69 +28,42 @@ one is refused. If two of them have begun at the same moment, the one with the s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Set
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardd.roster.handover import HandOver, HandOverEvent, HandOverState
-from shardd.roster.members import Member, Members, RosterTiming, Standing
-from shardd.roster.moves import Move, Moves
-from shardd.roster.placement import Transfer, next_transfer, ranks
+from shardd.roster.members import Member, RosterTiming, Standing
+from shardd.roster.moves import Move
+from shardd.roster.needs import Needs
+from shardd.roster.placement import next_transfer, ranks
+from shardd.roster.view import Found, View
 
 READY_S = 1.0
 """A shard is given to a machine that follows it and is behind by less, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The newest term of a shard, and the machine that created it; 0 and "" if there is none."""
-
-    term: int = 0
-    machine: str = ""
-    alive: int | None = None
-    """Its last sign of life, of a shard that has no process here."""
-    ttl_s: float = 0.0
-    address: str = ""
-    endpoint: str = ""
-    key: str = ""
-    """As in `shardd.replication.attach.Term`."""
-
-
-class RosterRequest:
+class RosterRequest(Struct, frozen=True, eq=False):
     """Base of requests. Two are the same only if they are one object."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LookAround(RosterRequest):
+class LookAround(RosterRequest, frozen=True):
     """Read all members, the newest term of each shard, and the moves from number `from_move` on. Answer: `Found`."""
 
     from_move: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Publish(RosterRequest):
+class Publish(RosterRequest, frozen=True):
     """Write this machine's object."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreateMove(RosterRequest):
+class CreateMove(RosterRequest, frozen=True):
     """Create the entry, if absent."""
 
     move: Move
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Each value was true at a moment between the request and its answer."""
-
-    members: Sequence[Member]
-    holders: Sequence[Held]
-    """In the order of shards."""
-    moves: Sequence[Move]
 
 
 class RosterState(StrEnum):
@@ -112,9 +85,7 @@ class Roster:
         self._place = place
         self._timing = timing
         self._seconds = seconds
-        self.members = Members(timing)
-        self.moves = Moves(timing.void)
-        self.holders: Sequence[Held] = [Held()] * shards
+        self.view = View(shards, timing)
         self.held: dict[int, int] = {}
         """Shards that a process of this machine holds, with its terms."""
         self.lags: dict[int, float] = {}
@@ -123,36 +94,23 @@ class Roster:
         """Shards that have a process on this machine."""
         self.failed: Set[int] = frozenset()
         """Shards whose process cannot run on this machine, at this moment."""
-        self._failed_at: dict[int, float] = {}
-        """When each of these was last seen to. It can run if it was followed or held since. Otherwise it counts for
-        long: it is no more seen to fail when its process has ended, and that machine would be the target again."""
-        self.over: Set[int] = frozenset()
-        """Shards without a process here whose newest term gave no sign of life for the time to live."""
-        self._unchanged_since = [math.inf] * shards
-        """End of the look that first showed each shard's term and sign of life as they are."""
-        self._coming: Mapping[int, str] = {}
-        """The shards that their holders mean for other machines, and these machines."""
+        self._needs = Needs(timing)
         self._meant_since: dict[tuple[int, str], float] = {}
-        """When each of these and of `_gives` was first seen. Catching up may take hours, and who is in a hurry asks the
-        bucket often, so no machine is for long before that."""
-        self._needed: Set[int] = frozenset()
-        self._needed_at: dict[int, float] = {}
-        """When this machine last needed to run each shard, as far as is known."""
+        """When each of these was first seen to be coming, or given. Catching up may take hours, and who is in a hurry
+        asks the bucket often, so no machine is for long before that."""
         self.handover: HandOver | None = None
         self.given_up: Move | None = None
         """The move of this process that it gave up last. While its entry is pending, others create none."""
         self._gives_again_at = 0.0
-        self._standings: dict[str, Standing] = {}
         self._leaving = False
         self._beat = 0
         self._open: RosterRequest | None = None
         self._asked_at = self._asked_wall_s = self._look_at = 0.0
-        self._publishes = self._creates = False
-        """Whether to write this machine's object, and the entry of a move. A look comes before the former, since it
-        would hide what another machine has written under this name; and after the latter."""
         self._gives: dict[int, str] = {}
         """The shard that this machine gives away next, and the machine that is to have it."""
-        self._published: object = (False, frozenset(), (), frozenset())
+        self._published: object = None
+        """What this machine's object says besides figures; None if it is to be written anyway, after a look: it would
+        hide what another machine has written under this name."""
         self._other: tuple[Member, float] | None = None
         """The object under this machine's name that another process wrote, and the end of the look that showed it."""
 
@@ -163,42 +121,33 @@ class Roster:
         to claim them, and those that their holders mean for it. It runs a shard on for a while when that is over."""
         if self.state is not RosterState.ADMITTED:
             return self.runs
-        kept = {shard for shard in self.runs if now - self._needed_at.get(shard, now) < self._timing.keep}
-        return self._needed | self.held.keys() | kept
+        kept = {shard for shard in self.runs if self._needs.idle_s(shard, now) < self._timing.keep}
+        return self._needs.shards | self.held.keys() | kept
 
     def spare(self, now: float) -> Set[int]:
         """The shards that another machine holds, and that this one did not need for long: their files may go."""
         if self.state is not RosterState.ADMITTED:
             return frozenset()
-        old = {shard for shard, at in self._needed_at.items() if now - at >= self._timing.spare}
-        away = {shard for shard in old if self.holders[shard].machine not in ("", self.machine)}
-        return away - self.runs - self.wanted(now)
+        away = {shard for shard, held in enumerate(self.view.holders) if held.machine not in ("", self.machine)}
+        old = {shard for shard in away if self._needs.idle_s(shard, now) >= self._timing.spare}
+        return old - self.runs - self.wanted(now)
 
     def _need(self, now: float) -> None:
-        needed = {shard for shard, held in enumerate(self.holders) if held.machine == self.machine}
-        needed |= {shard for shard in range(len(self.holders)) if self.rank(shard) < self._seconds}
-        needed |= {shard for shard, target in self._coming.items() if target == self.machine}
-        self._needed = needed
-        known = {shard: self._needed_at.get(shard, now) for shard in range(len(self.holders))}
-        self._needed_at = {**known, **dict.fromkeys(needed, now)}
-        failed_at = {**self._failed_at, **dict.fromkeys(self.failed, now)}
-        able = self.lags.keys() | self.held.keys()
-        calm = self._timing.calm
-        self._failed_at = {each: at for each, at in failed_at.items() if each not in able and now - at < calm}
+        shards = range(len(self.view.holders))
+        needed = {shard for shard in shards if self.view.holders[shard].machine == self.machine}
+        needed |= {shard for shard in shards if self.rank(shard) < self._seconds}
+        needed |= {shard for shard, target in self.view.coming.items() if target == self.machine}
+        self._needs.looked(needed, len(shards), now)
+        self._needs.failed(self.failed, self.lags.keys() | self.held.keys(), now)
 
     def rank(self, shard: int) -> float:
         """How many machines are to claim the shard before this one; infinite if it is not to claim it."""
         if self.state is not RosterState.ADMITTED:
             return math.inf
-        move = self.move
+        move = self.view.move
         target = move.target if move is not None and move.shard == shard else ""
-        ranked = ranks(shard, self._standings, self.holders[shard].machine, target)
+        ranked = ranks(shard, self.view.standings, self.view.holders[shard].machine, target)
         return ranked.index(self.machine) if self.machine in ranked else math.inf
-
-    @property
-    def move(self) -> Move | None:
-        """The move that is pending."""
-        return self.moves.pending(lambda shard: self.holders[shard].term)
 
     @property
     def moving(self) -> Set[int]:
@@ -209,24 +158,13 @@ class Roster:
     def _moved(self) -> dict[int, str]:
         recently = self._asked_at - self._timing.time_to_live
         at_once = (each for each, since in self._meant_since.items() if since > recently or self._follows(*each))
-        move = self.move
+        move = self.view.move
         return {**dict(at_once), **({} if move is None else {move.shard: move.target})}
 
     @property
     def _gets(self) -> bool:
         """Whether a shard is moved to this machine, or is to be at once."""
         return self.machine in self._moved.values()
-
-    def refuses(self, shard: int) -> bool:
-        """Whether requests to the shard are to be refused as `moving`."""
-        handover = self.handover
-        going = handover is not None and handover.state in (HandOverState.REFUSING, HandOverState.ENDING)
-        return going and handover is not None and handover.move.shard == shard
-
-    def report(self, event: HandOverEvent, now: float) -> None:
-        """How far the hand-over is. It is passed over if there is none that waits for it."""
-        if self.handover is not None:
-            self.handover.meet(event, now)
 
     def leave(self) -> None:
         """Hold nothing any more, as soon as others have taken it."""
@@ -249,8 +187,7 @@ class Roster:
 
     def _next(self, now: float, wall_s: float) -> RosterRequest | None:
         news = self.state is RosterState.ADMITTED and self._published != self._to_publish()
-        if self._publishes or news:
-            self._publishes = False
+        if news:
             self._beat += 1
             self._published = self._to_publish()
             return Publish(
@@ -264,25 +201,26 @@ class Roster:
                     leaving=self._leaving,
                     lags=self._offered,
                     gives=dict(self._gives),
-                    fails=sorted(self._failed_at),
+                    fails=self._needs.fails,
                 )
             )
-        creates, self._creates = self._creates, False
-        if creates and self.handover is not None:
+        if self.handover is not None and self.handover.creates:
+            self.handover.creates = False
             return CreateMove(self.handover.move)
         if now >= self._look_at:
-            return LookAround(0 if self.moves.last is None else self.moves.last.number)
+            last = self.view.moves.last
+            return LookAround(0 if last is None else last.number)
         return None
 
     @property
     def _offered(self) -> dict[int, float]:
         """What may be given to this machine. A shard that it only runs on for a while may not: it would learn of the
         move late, and may end that process meanwhile. Once it sees that the shard is meant for it, it needs it."""
-        return {shard: lag for shard, lag in self.lags.items() if shard in self._needed}
+        return {shard: lag for shard, lag in self.lags.items() if shard in self._needs.shards}
 
     def _to_publish(self) -> object:
         followed = frozenset(shard for shard, lag in self._offered.items() if lag < READY_S)
-        return self._leaving, followed, tuple(self._gives.items()), frozenset(self._failed_at)
+        return self._leaving, followed, tuple(self._gives.items()), self._needs.fails
 
     def answered(self, request: RosterRequest, found: Found | None, now: float, wall_s: float) -> None:
         if request is not self._open:
@@ -301,27 +239,12 @@ class Roster:
         self._admit(own, now)
         if self.state is not RosterState.ADMITTED:
             return
-        self._publishes = True
-        self.members.looked(found.members, self._asked_at, now, self._asked_wall_s, wall_s)
-        self._standings = self.members.standings(now)
-        self._observe(found.holders, now)
-        for move in self.moves.looked(found.moves, self._asked_at, now):
-            self.members.placed(move.target, now)
-        givers = ((shard, self.members.member(held.machine)) for shard, held in enumerate(self.holders))
-        self._coming = {shard: giver.gives[shard] for shard, giver in givers if giver and shard in giver.gives}
+        self._published = None
+        self.view.looked(found, self.runs, self._asked_at, now, self._asked_wall_s, wall_s)
         self._need(now)
         self._offer(now)
-        meant = {**self._coming, **self._gives}.items()
+        meant = {**self.view.coming, **self._gives}.items()
         self._meant_since = {each: self._meant_since.get(each, now) for each in meant}
-
-    def _observe(self, holders: Sequence[Held], now: float) -> None:
-        for shard, held in enumerate(holders):
-            if held != self.holders[shard] or shard in self.runs:
-                self._unchanged_since[shard] = now
-        self.holders = holders
-        silence = (self._asked_at - since for since in self._unchanged_since)
-        longest = (max(self._timing.time_to_live, held.ttl_s) for held in holders)
-        self.over = {shard for shard, (silent, ttl) in enumerate(zip(silence, longest, strict=True)) if silent >= ttl}
 
     # Being a member
 
@@ -342,30 +265,23 @@ class Roster:
 
     # Giving away
 
-    def _next_transfer(self) -> Transfer | None:
-        meant = next(iter(self._gives.values()), "")
-        holders = [held.machine for held in self.holders]
-        return next_transfer(self._standings, holders, self._follows, meant, self._fails)
-
-    def _fails(self, shard: int, machine: str) -> bool:
-        member = self.members.member(machine)
-        return member is not None and shard in member.fails
-
     def _offer(self, now: float) -> None:
         """Only its holder gives a shard away, to a machine that has followed it to its end. It says to which one."""
         handover = self.handover
         if handover is not None and handover.state is HandOverState.OFFERING:
             self._look_for_entry(handover, now)
         elif handover is None:
-            transfer = self._next_transfer()
-            gives = transfer is not None and self.held.get(transfer.shard) == self.holders[transfer.shard].term
+            view, meant = self.view, next(iter(self._gives.values()), "")
+            holders = [held.machine for held in view.holders]
+            transfer = next_transfer(view.standings, holders, self._follows, meant, view.fails)
+            gives = transfer is not None and self.held.get(transfer.shard) == view.holders[transfer.shard].term
             self._gives = {transfer.shard: transfer.target} if transfer is not None and gives else {}
-            free = self.move in (None, self.given_up) and now >= self._gives_again_at
+            free = view.move in (None, self.given_up) and now >= self._gives_again_at
             if transfer is not None and gives and free and self._follows(transfer.shard, transfer.target):
-                member = self.members.member(transfer.target)
+                member = view.members.member(transfer.target)
                 assert member is not None
                 move = Move(
-                    self.moves.next_number,
+                    view.moves.next_number,
                     transfer.shard,
                     self.held[transfer.shard],
                     self.machine,
@@ -373,21 +289,20 @@ class Roster:
                     transfer.target,
                 )
                 self.handover = HandOver(move, member.nonce, self._timing, now)
-                self._creates = True
 
     def _follows(self, shard: int, machine: str) -> bool:
-        member = self.members.member(machine)
+        member = self.view.members.member(machine)
         lags = self.lags if machine == self.machine else member.lags if member is not None else {}
         return lags.get(shard, math.inf) < READY_S
 
     def _look_for_entry(self, handover: HandOver, now: float) -> None:
-        last = self.moves.last
+        last = self.view.moves.last
         if last == handover.move:
             handover.meet(HandOverEvent.OURS, now)
         elif last is not None and last.number >= handover.move.number:
             handover.meet(HandOverEvent.GIVEN_UP, now)
         else:
-            self._creates = True
+            handover.creates = True
 
     def _see_to_handover(self, now: float) -> None:
         handover = self.handover
@@ -396,9 +311,9 @@ class Roster:
         if self.held.get(handover.move.shard) != handover.move.term:
             handover.meet(HandOverEvent.LOST, now)
         target = handover.move.target
-        lost = self._standings.get(target) is Standing.UNPROVEN
-        handover.tick(now, None if lost else self.members.member(target))
+        lost = self.view.standings.get(target) is Standing.UNPROVEN
+        handover.tick(now, None if lost else self.view.members.member(target))
         if handover.over:
             self.handover = None
-        if handover.state is HandOverState.VOID and handover.move == self.moves.last:
+        if handover.state is HandOverState.VOID and handover.move == self.view.moves.last:
             self.given_up, self._gives_again_at = handover.move, now + self._timing.time_to_live

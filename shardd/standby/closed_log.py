@@ -62,19 +62,19 @@ _log: FilteringBoundLogger = structlog.get_logger()
 class ClosedLog:
     """One shard's directory. All methods block."""
 
-    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits, place: str = "") -> None:
+    def __init__(self, disk: Disk, path: Path, objects: Objects, limits: Limits, place: str = "") -> None:
         """`place` as in `Mark`."""
         self._disk = disk
         self._path = path
         self._wal = path / "wal"
         self._cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         self._objects = objects
-        self._index = index
         self._limits = limits
-        self._mark = Mark(objects.store.url, token_hex(8), place=place)
+        self.mark = Mark(objects.store.url, token_hex(8), place=place)
         self._place = place
         self._before: tuple[str, ...] = ()
-        self._previous: tuple[str, ...] = ()
+        self.previous: tuple[str, ...] = ()
+        """The nonces that the directory used last, at this place: processes of another one may live."""
         self._known_no = 0
         """The log is known to equal the bucket's up to this frame."""
         self._file: File | None = None
@@ -102,41 +102,22 @@ class ClosedLog:
         mark = read_mark(self._disk, self._path)
         return mark is not None and mark.url == self._objects.store.url and mark.held and not mark.incomplete
 
-    @property
-    def lineage(self) -> str:
-        return self._mark.lineage
-
-    @property
-    def skips(self) -> bool:
-        """Whether seqs have to be given up that an earlier holder may have used."""
-        return self._mark.skips
-
-    @property
-    def previous(self) -> tuple[str, ...]:
-        """The nonces that the directory used last, at this place: processes of another one may live."""
-        return self._previous
-
-    @property
-    def unshipped(self) -> bool:
-        """Whether the files have changes that are in no frame."""
-        return self._mark.unshipped
-
     def open(self) -> Position:
         """Look at the files. Returns the position up to which they are known to equal the bucket's log. Raises
         `RecoveryError`, `CatalogError`, `Mismatch`, `StoreError`, OSError."""
         self._disk.make_dir(self._wal)
         mark = read_mark(self._disk, self._path)
         if mark is not None and mark.url == self._objects.store.url:
-            self._mark = mark
-        self._before = self._previous = tuple(filter(None, (self._mark.nonce, self._mark.claimed)))
-        if self._place and self._mark.place != self._place:
-            self._previous, self._mark = (), replace(self._mark, nonce="", claimed="", place=self._place)
-        if self._mark.incomplete:
-            self._clear(keep=self._mark.part == _MOVING)
+            self.mark = mark
+        self._before = self.previous = tuple(filter(None, (self.mark.nonce, self.mark.claimed)))
+        if self._place and self.mark.place != self._place:
+            self.previous, self.mark = (), replace(self.mark, nonce="", claimed="", place=self._place)
+        if self.mark.incomplete:
+            self._clear(keep=self.mark.part == _MOVING)
             return self._made(Position())
         self._look()
-        if self._mark.part >= 0:
-            position = Position(self._mark.part, self._mark.frame_no)
+        if self.mark.part >= 0:
+            position = Position(self.mark.part, self.mark.frame_no)
         elif not self.last_no:
             position = Position()
             self.keep(position)
@@ -153,13 +134,13 @@ class ClosedLog:
         after_no, tail = (0, None) if found is None else (int(found[1]["frame_no"]), found[1].get("tail"))
         outcome = Outcome()
         # If no process here has held the shard, the bucket has all frames, and those after the kept one may be torn.
-        device_no = None if self._before or self._mark.held or self._mark.part < 0 else self._mark.frame_no
+        device_no = None if self._before or self.mark.held or self.mark.part < 0 else self.mark.frame_no
         # A log that is another shard's, or older, is refused now, and not when this machine takes over.
         frames = scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail, device_no=device_no)
         unkept = self._since_fold = 0
         for each in frames:
             self._since_fold += each.header.length
-            unkept += each.header.length if each.header.frame_no > self._mark.frame_no else 0
+            unkept += each.header.length if each.header.frame_no > self.mark.frame_no else 0
         self.last_no = outcome.next_no - 1
         if outcome.resume is not None:
             # The last process may have died before its sync, or of one that failed, see `shardd.storage.wal`. What
@@ -283,8 +264,8 @@ class ClosedLog:
     def claim(self, nonce: str, *, skips: bool) -> None:
         """The process of this nonce is going to create a term, which is over when that process is; `""` for a term of
         which this is not said before the shard is held. Raises OSError."""
-        skips = (skips and not self.from_backup) or self._mark.skips
-        self._mark_as(claimed=nonce, skips=skips, unshipped=self.from_backup or self._mark.unshipped)
+        skips = (skips and not self.from_backup) or self.mark.skips
+        self._mark_as(claimed=nonce, skips=skips, unshipped=self.from_backup or self.mark.unshipped)
 
     def hold(self, position: Position, nonce: str) -> None:
         """The shard is held from now on, by the process of this nonce. Raises OSError."""
@@ -298,7 +279,7 @@ class ClosedLog:
 
     def follow(self) -> None:
         """Another machine holds the shard, or has held it since. Raises OSError."""
-        if self._mark.held:
+        if self.mark.held:
             self._mark_as(held=False)
 
     def all_shipped(self) -> None:
@@ -311,14 +292,14 @@ class ClosedLog:
 
     def _mark_as(self, **fields: Any) -> None:
         with self._marking:
-            self._mark = replace(self._mark, **fields)
-            write_mark(self._disk, self._path, self._mark)
+            self.mark = replace(self.mark, **fields)
+            write_mark(self._disk, self._path, self.mark)
 
     def freeze(self) -> bool:
         """Change nothing from now on, because the shard is going to be opened. Returns False if it must not be: another
         machine's frames are in it."""
         with self._changing:
-            if self.changed or self._mark.incomplete:
+            if self.changed or self.mark.incomplete:
                 return False
             self.close()
             self._frozen = True
@@ -352,7 +333,7 @@ class ClosedLog:
     def clear(self) -> bool:
         """Remove the files of a shard that another machine holds, after `open`, unless something in them may be in no
         bucket. Returns whether it did. Raises OSError."""
-        mark = self._mark
+        mark = self.mark
         if self.last_no > self._known_no or self.from_backup or mark.held or mark.unshipped or mark.skips:
             return False
         self._set_aside()
@@ -365,7 +346,7 @@ class ClosedLog:
 
     def _restore(self) -> Answer:
         with ThreadPoolExecutor(AHEAD) as threads:
-            browser = Browser(self._objects.store, self._index, threads)
+            browser = Browser(self._objects.store, self._objects.names, threads)
             try:
                 head = self._objects.newest_head()
                 if self._frozen or self._has(head):
@@ -392,8 +373,8 @@ class ClosedLog:
 
     def _made(self, position: Position) -> Position:
         """The files are new ones, as of this position; none, if it is the first one. Raises OSError."""
-        self._before = self._previous = ()
-        self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips, place=self._place)
+        self._before = self.previous = ()
+        self.mark = Mark(self._objects.store.url, token_hex(8), skips=self.mark.skips, place=self._place)
         self.keep(position)
         return position
 
@@ -403,7 +384,7 @@ class ClosedLog:
 
     def _has_made(self, head: Head) -> bool:
         """Whether the newest manifest was made from these files, so that they have all of it: parts are missing."""
-        if head.lineage != self._mark.lineage or self._differed or self.last_no < head.frame_no:
+        if head.lineage != self.mark.lineage or self._differed or self.last_no < head.frame_no:
             return False
         _log.warning("parts_missing", manifest=head.part, reason="deleted by hand? `topics replica verify` names them")
         return True
@@ -411,7 +392,7 @@ class ClosedLog:
     def _set_aside(self) -> None:
         """Move everything to a folder; remove it, if the bucket has all of it."""
         self.close()
-        keep = self._mark.part == _MOVING if self._mark.incomplete else self.last_no > self._known_no
+        keep = self.mark.part == _MOVING if self.mark.incomplete else self.last_no > self._known_no
         self._mark_as(incomplete=True, part=_MOVING if keep else -1)
         aside = self._clear(keep)
         if keep:

@@ -102,8 +102,8 @@ def cleared(bucket: Path, *machines: Service) -> int:
         for shard, phase in enumerate(phases(each)):
             path = each.data_dir / f"shard-{shard:02d}"
             if phase == "elsewhere" and list(path.iterdir()):
-                objects = Objects(open_store(bucket.as_uri()), shard, "", "", "", int)
-                closed = ClosedLog(RealDisk(), path, objects, shard, Limits())
+                objects = Objects(open_store(bucket.as_uri()), shard)
+                closed = ClosedLog(RealDisk(), path, objects, Limits())
                 closed.open()
                 assert closed.clear(), "what its process followed is in the bucket"
                 assert list(path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proto.ipc.operations import Mark
 from shardd.changes.allowance import Allowance
@@ -17,7 +17,7 @@ class GivesWhatItFollows(Roster):
     """Gives a shard away that another machine holds, if this one runs a process of it."""
 
     def _offer(self, now: float) -> None:
-        self.held = {**{shard: self.holders[shard].term for shard in self.lags}, **self.held}
+        self.held = {**{shard: self.view.holders[shard].term for shard in self.lags}, **self.held}
         super()._offer(now)
 
     def _see_to_handover(self, now: float) -> None:
@@ -37,7 +37,7 @@ class EndsAnyTerm(Replica):
         self.drains = self.state not in HOLDERS
 
     def _next(self, now: float) -> Request | None:
-        seen = self.seen
+        seen = self.newest.seen
         if self.drains and self.state is ReplicaState.STANDBY and seen is not None and not self._restore:
             self.drains = False
             number, last = self.position.part + 1, self.position.frame_no

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
+
+from msgspec.structs import replace
 
 from shardd.replication.messages import (
     Answer,
@@ -100,5 +102,6 @@ class TakesAnyPart(Replica):
 class NoWait(Replica):
     """Creates its fence at once, also in the place of a holder that may still answer."""
 
-    def _may_answer(self, now: float) -> bool:
-        return False
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.newest.may_answer = lambda now: False

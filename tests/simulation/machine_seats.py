@@ -16,7 +16,7 @@ from shardd.changes.treasurer import Treasurer
 from shardd.replication.messages import Answer, Ended, ReadPart, Request, Result, Timing
 from shardd.replication.states import ReplicaState
 from shardd.roster.handover import HandOverEvent, HandOverState
-from tests.simulation.replication import Disk, Entry, Machine, ShardWorld, Violation
+from tests.simulation.replication import Disk, Entry, Machine, ShardWorld, Violation, is_open
 
 if TYPE_CHECKING:
     from tests.simulation.machines import Cluster, Node
@@ -127,7 +127,7 @@ class Seat(Machine):
         """Its machine says when it is to claim the shard: from the start of the process on."""
         assert self.replica is not None
         roster, index = self.node.roster, self.shard.index
-        self.replica.rank = inf if roster is None else roster.rank(index)
+        self.replica.newest.rank = inf if roster is None else roster.rank(index)
         self.replica.hurries = roster is not None and index in roster.moving
 
     def turn(self) -> None:
@@ -162,7 +162,7 @@ class Seat(Machine):
             self.shard.cluster.excess += max(more, 0)
 
     def answer(self, request: Request, answer: Answer) -> None:
-        follows = self.replica is not None and self.replica.open(request) and not self.holds
+        follows = self.replica is not None and is_open(self.replica, request) and not self.holds
         if follows and isinstance(request, ReadPart) and answer is Result.ABSENT:
             self.caught_up_at = self.now
         super().answer(request, answer)
@@ -289,7 +289,7 @@ class Traffic:
         if ask.ident not in self.asks or gateway.incarnation != ask.incarnation or gateway.roster is None:
             self.asks.pop(ask.ident, None)
             return
-        machine = gateway.roster.holders[ask.shard].machine
+        machine = gateway.roster.view.holders[ask.shard].machine
         target = next((node for node in cluster.nodes if node.machine == machine and node.roster is not None), None)
         if target is None or cluster.cut(gateway, target):
             self.later(ask)
@@ -356,7 +356,7 @@ class Traffic:
             if wish is not None and seat.serving() and self.cluster.chance(0.5):
                 at, limit = allowance.report.at, allowance.report.limit
                 want = RoomWant(seat.shard.index, at, limit, wish, seat.replica.term)
-                holder = "" if seat.node.roster is None else seat.node.roster.holders[0].machine
+                holder = "" if seat.node.roster is None else seat.node.roster.view.holders[0].machine
                 self.post(partial(self.wanted, holder, want))
         self.divide(seat)
 
@@ -365,7 +365,7 @@ class Traffic:
         treasurer, roster = seat.treasurer, seat.node.roster
         if treasurer is None or roster is None or seat.replica is None or seat.stopped:
             return
-        for index, held in enumerate(roster.holders):
+        for index, held in enumerate(roster.view.holders):
             term = seat.replica.term if index == 0 else held.term
             treasurer.seen(index, term, here=term > 0, failed=False)
         for index, order in treasurer.orders(seat.now, serving=seat.serving()):

@@ -27,11 +27,12 @@ from math import inf
 from shardd.changes.allowance import Allowance
 from shardd.replication.messages import Result
 from shardd.replication.states import ReplicaState
-from shardd.roster.handover import HandOverEvent
+from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer
-from shardd.roster.roster import CreateMove, Found, Held, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.view import Found, Held
 from tests.simulation.machine_seats import CAP, MovedDisk, Seat, Shard, Traffic
 from tests.simulation.replication import STEP, Flaws, Host, Process, Timeline, Violation, Weather
 
@@ -134,7 +135,10 @@ class Node(Process):
         roster.lags = {seat.shard.index: seat.lag for seat in self.seats if seat.replica is not None and not seat.holds}
 
     def refuses(self, seat: Seat) -> bool:
-        return self.roster is None or self.roster.refuses(seat.shard.index)
+        if self.roster is None or (handover := self.roster.handover) is None:
+            return self.roster is None
+        going = handover.state in (HandOverState.REFUSING, HandOverState.ENDING)
+        return going and handover.move.shard == seat.shard.index
 
     def gives(self, seat: Seat) -> bool:
         handover = None if self.roster is None else self.roster.handover
@@ -146,8 +150,8 @@ class Node(Process):
         return self.roster is not None and worst < self.cluster.time.now
 
     def report(self, event: HandOverEvent) -> None:
-        if self.roster is not None:
-            self.roster.report(event, self.now)
+        if self.roster is not None and self.roster.handover is not None:
+            self.roster.handover.meet(event, self.now)
 
     @property
     def idle(self) -> bool:
@@ -280,10 +284,10 @@ class Cluster:
 
     def content(self, node: Node) -> bool:
         roster = node.roster
-        if roster is None or roster.state is not RosterState.ADMITTED or roster.handover or roster.move:
+        if roster is None or roster.state is not RosterState.ADMITTED or roster.handover or roster.view.move:
             return False
-        holders = [held.machine for held in roster.holders]
-        standings = roster.members.standings(node.now)
+        holders = [held.machine for held in roster.view.holders]
+        standings = roster.view.members.standings(node.now)
         transfer = next_transfer(standings, holders)
         there = set(standings) == {each.machine for each in self.nodes}
         return there and (transfer is None or transfer.source != node.machine)  # only a holder's view counts

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from shardd.replication.messages import (
     Answer,
     Apply,
@@ -42,6 +44,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.protocol import Replica
 from shardd.replication.states import HOLDERS
 
@@ -67,6 +70,11 @@ class Entry(NamedTuple):
     kind: str
     ident: int
     seq: int = 0
+
+
+def is_open(replica: Replica, request: Request) -> bool:
+    """Whether an answer to the request counts."""
+    return request is replica._log or request is replica._life
 
 
 class Violation(Exception):
@@ -123,7 +131,7 @@ class Store:
         term = max(self.terms, default=0)
         alive = self.alive.get
         found = Seen(term, self.terms.get(term, ""), alive(term), self.newest_manifest()[0], alive(replaced))
-        return replace(found, time_to_live=self.times_to_live.get(term, 0.0))
+        return msgspec.structs.replace(found, time_to_live=self.times_to_live.get(term, 0.0))
 
     def create_term(self, term: int, nonce: str, time_to_live: float) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:
@@ -213,9 +221,8 @@ class Machine(Process):
         self.synced = len(self.disk.log)
         self.shipped = 0
         previous = self.disk.held, self.disk.claimed
-        self.replica = self.world.flaws.replica(
-            nonce, self.disk.position, self.timing, previous=previous, automatic=self.world.automatic
-        )
+        newest = NewestTerm(nonce, self.timing, previous, automatic=self.world.automatic)
+        self.replica = self.world.flaws.replica(newest, self.disk.position)
 
     def stop(self, *, power: bool = False, for_s: float = 0.0) -> None:
         """End the process. Without power, what was not synced is gone."""
@@ -305,7 +312,7 @@ class Machine(Process):
             elif isinstance(each, Hold):
                 self.hold(each.term)
             elif isinstance(each, Shipped):
-                self.acknowledge(each.upto_no)
+                self.acknowledge(each.part.last_no)
                 if self.world.chance(self.world.weather.manifests):
                     self.make_manifest()
             elif isinstance(each, Ended):
@@ -481,7 +488,7 @@ class ShardWorld:
         def answered(answer: Answer) -> None:
             if machine.replica is not replica:
                 return
-            if isinstance(answer, Position) and replica.open(request):
+            if isinstance(answer, Position) and is_open(replica, request):
                 machine.restore(found)
             machine.answer(request, answer)
 
@@ -591,7 +598,7 @@ class World(ShardWorld):
             case _:  # an operator, or several at once
                 for each in [machine] if rng.random() < 0.7 else self.machines:
                     if each.replica is not None:
-                        each.replica.take_over()
+                        each.replica.newest.take_over()
 
     def turns(self, machine: Machine) -> None:
         if machine not in self.machines:
@@ -619,7 +626,7 @@ class World(ShardWorld):
 
     def insist(self, machine: Machine) -> None:
         if machine.replica is not None and not machine.holds:
-            machine.replica.take_over()
+            machine.replica.newest.take_over()
             self.after(2 * TIMING.time_to_live, lambda: self.insist(machine))
 
     def begin(self) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shardd.replication.messages import Kind, Result
 from shardd.roster.moves import Move
@@ -150,7 +150,7 @@ def test_a_creation_that_succeeds_in_a_name_that_was_freed_counts_for_nothing() 
     cluster.time.pass_time(cluster.time.now + 2)
     assert cluster.create_move(late) is Result.DONE
     cluster.time.pass_time(cluster.time.now + 5)
-    assert all(node.roster is not None and node.roster.move is None for node in cluster.nodes)
+    assert all(node.roster is not None and node.roster.view.move is None for node in cluster.nodes)
     assert seat.serving()
 
 

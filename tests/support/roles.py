@@ -11,7 +11,7 @@ import trio
 from proto.model.limits import Limits
 from proto.model.replication import Replication
 from shardd.replication import parts
-from shardd.replication.attach import FORMAT, Service, Settings, check_service
+from shardd.replication.attach import FORMAT, Service, Settings, Term, check_service
 from shardd.replication.log_reader import LogReader
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.objects import Objects
@@ -75,19 +75,17 @@ class Machine:
         self.incarnation += 1
         nonce = f"{self.name}{self.incarnation}".encode().hex().zfill(32)
         heard = f"tcp://{self.name}:1", f"key {self.incarnation}"
-        objects = Objects(
-            self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings, *heard
-        )
+        own = Term(0, nonce, self.name, 0, f"http://{self.name}", *self.settings, *heard)
+        objects = Objects(self.store, self.index, own)
         limits = Limits(**SMALL)
         place = "" if self.rank is None else self.name
-        self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits, place)
+        self.local = ClosedLog(RealDisk(), self.path, objects, limits, place)
         service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2], self.settings.encrypt)
 
         def check() -> None:
             check_service(self.store, service, objects.names.prefix)
 
         self.role = Role(
-            nonce,
             objects,
             self.local,
             TIMING,

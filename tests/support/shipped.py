@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from proto.ipc.figures import ReplicaFigures
 from proto.model.replication import Replication
 from shardd.offline.fetch import fetch
 from shardd.replication import role, shipper
-from shardd.replication.attach import FORMAT, Service, check_service
+from shardd.replication.attach import FORMAT, Service, Term, check_service
 from shardd.replication.checkpoint_copies import CheckpointCopies
 from shardd.replication.log_reader import LogReader
 from shardd.replication.messages import Apply, CreateTerm, Ended, Hold, Output, Request, Restore, Timing
@@ -24,7 +25,7 @@ from shardd.replication.messages import Shipped as PartShipped
 from shardd.replication.objects import Objects
 from shardd.replication.protocol import Replica
 from shardd.replication.role import Role
-from shardd.replication.shipper import Holder, ReplicaStatistics
+from shardd.replication.shipper import Holder
 from shardd.replication.states import HOLDERS
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import Disk
@@ -49,7 +50,6 @@ class Stepped(Role):
         check = partial(check_service, objects.store, Service(FORMAT, CREATED_MS, shards), objects.names.prefix)
         self.at = 0.0
         super().__init__(
-            token_hex(16),
             objects,
             local,
             TIMING,
@@ -58,15 +58,15 @@ class Stepped(Role):
             replication=Replication.ASYNC,
             now=lambda: self.at,
         )
-        objects._nonce = self.nonce
 
     def claim(self, by_hand: bool) -> None:
         """Go the way to the term. Raises what a start ends with."""
         self._check()
         position = self.local.open()
-        self.replica = Replica(self.nonce, position, TIMING, previous=self.local.previous, automatic=False)
+        self.newest.previous = self.local.previous
+        self.replica = Replica(self.newest, position)
         if self.local.from_backup or by_hand:
-            self.replica.take_over()
+            self.replica.newest.take_over()
         self.step_until(self.claimed.is_set)
 
     def step_until(self, condition: Any) -> None:
@@ -113,10 +113,10 @@ class Stepped(Role):
                 waiting += self.replica.answered(each, of.carry(each), self.at)
             elif isinstance(each, Hold):
                 self.local.close()
-                self.local.hold(self.position, self.nonce)
+                self.local.hold(self.position, self.newest.nonce)
                 self.claimed.set()
             elif isinstance(each, PartShipped):
-                self._ship_ended(each.upto_no)
+                self._shipped(each.part)
             elif isinstance(each, Ended):
                 self._end(role.REPLACED if each.deposed else "")
         raise AssertionError("the protocol does not come to rest")
@@ -135,8 +135,8 @@ class Shipped(Harness):
 
     def attach(self, *, by_hand: bool = False) -> Shipped:
         """Claim the shard with the files as they are, as a start does, and open it again."""
-        objects = Objects(self.store, 0, "", "machine", "", self.clock.now_ms)
-        self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, 0, self.limits), self._shards)
+        objects = Objects(self.store, 0, Term(0, token_hex(16), "machine", 0), self.clock.now_ms)
+        self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, self.limits), self._shards)
         self.role.claim(by_hand)
         super().__init__(self.disk, self.clock, self.path, **_given(self))
         self.shard.checkpoints.inventory.shipped = self.role.kept_no
@@ -157,10 +157,10 @@ class Shipped(Harness):
 
     @property
     def shipped_no(self) -> int:
-        return self.holder.shipped_no
+        return self.holder.progress.shipped_no
 
-    def statistics(self) -> ReplicaStatistics:
-        return self.holder.statistics()
+    def figures(self) -> ReplicaFigures:
+        return self.holder.figures()
 
     def ship(self) -> int:
         """Ship everything synced. Returns the number of parts. Raises `Deposed`."""

@@ -17,7 +17,7 @@ def test_a_fence_of_another_process_deposes_although_it_contradicts_no_frame() -
     shard.ship()
     shipped_no = shard.shipped_no
     fence = ShardNames(0).part(3)
-    shard.store.objects[fence] = parts.fence(3, 1, b"o" * 16, shipped_no + 1)
+    shard.store.objects[fence] = parts.encode(parts.Part(3, parts.FENCE, 1, b"o" * 16, shipped_no + 1, shipped_no))
     shard.append("a", 2)
     shard.sync()
     with pytest.raises(Deposed):

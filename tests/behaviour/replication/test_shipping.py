@@ -56,7 +56,7 @@ def test_what_is_synced_is_shipped_and_makes_the_same_topics(shard: Shipped) -> 
     shard.ship()
     found = logged(shard.store)
     assert [(each.first_no, each.last_no) for each in found] == [(1, found[0].last_no), (found[0].last_no + 1, 13)]
-    assert found[0].nonce.hex() == shard.role.nonce
+    assert found[0].nonce.hex() == shard.role.newest.nonce
     other = restored(shard)
     assert contents(other) == contents(shard)
 
@@ -91,7 +91,7 @@ def test_a_part_is_created_once_whatever_the_answers_were(shard: Shipped, error:
     assert shard.ship() == 1
     assert len(logged(shard.store)) == 1
     assert shard.shipped_no == shard.shard.log.synced_no
-    assert shard.statistics().failures_total == (1 if error is UnknownOutcome else 3)
+    assert shard.figures().failures_total == (1 if error is UnknownOutcome else 3)
     assert contents(restored(shard)) == contents(shard)
 
 
@@ -120,7 +120,7 @@ def test_a_second_process_on_a_copy_of_the_directory_deposes_one_of_the_two(shar
     shard.sync()
     with pytest.raises(Deposed, match="another machine has taken the shard over"):
         shard.ship()
-    assert shard.statistics().lag_bytes > 0
+    assert shard.figures().lag_bytes > 0
     assert contents(restored(other)) == contents(other)
 
 
@@ -138,7 +138,7 @@ def test_a_part_of_the_process_before_that_arrives_late_is_not_taken(shard: Ship
     assert after.ship() == 1
     assert after.shipped_no == after.shard.log.synced_no
     assert contents(restored(after)) == contents(after)
-    assert [each.nonce.hex() == after.role.nonce for each in logged(shard.store)] == [False, True]
+    assert [each.nonce.hex() == after.role.newest.nonce for each in logged(shard.store)] == [False, True]
 
 
 def test_a_name_that_a_store_refuses_without_an_object_is_tried_again(shard: Shipped) -> None:
@@ -417,7 +417,7 @@ def test_frames_given_up_by_a_failed_sync_are_never_shipped(shard: Shipped) -> N
     other = restored(shard)
     assert contents(other) == contents(shard)
     assert "given up" not in str(contents(other))
-    assert shard.statistics().lag_bytes == 0
+    assert shard.figures().lag_bytes == 0
 
 
 # Faults on the way

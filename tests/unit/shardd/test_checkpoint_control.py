@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from proto.ipc.figures import ReplicaFigures
@@ -25,8 +22,8 @@ class Copy:
     def checkpointed(self) -> None:
         self.told.append("checkpointed")
 
-    def figures(self) -> Mapping[str, Any]:
-        return {"lag_bytes": 7}
+    def figures(self) -> ReplicaFigures:
+        return ReplicaFigures(lag_bytes=7)
 
 
 def control(shard: Harness) -> CheckpointControl:

@@ -101,7 +101,7 @@ async def test_a_setting_is_changed_behind_the_end_of_a_term(tmp_path: Path) -> 
         await two.open()
         assert two.contents() == {"a": [1]}
         service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
-        assert service.settings == Settings("sync", 2000, 2)
+        assert Settings.of(service) == Settings("sync", 2000, 2)
         other.start()
         assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(other)
         nursery.cancel_scope.cancel()
@@ -129,7 +129,7 @@ async def test_a_comparison_of_settings_that_takes_too_long_is_none(
         one = pair.machine("one", ttl_ms=TTL_MS)
         await one.open()
         two = pair.machine("two", replication=Replication.ASYNC, ttl_ms=TTL_MS)
-        two.role._timing = replace(TIMING, time_to_live=0.5)  # so long it waits for an answer
+        two.role.newest.timing = msgspec.structs.replace(TIMING, time_to_live=0.5)  # so long it waits for an answer
         check, begun, ended, looked = two.role.objects.check_settings, trio.Event(), threading.Event(), trio.Event()
 
         def slow(own: Container[str]) -> None:
@@ -153,7 +153,7 @@ async def test_a_comparison_of_settings_that_takes_too_long_is_none(
             await looked.wait()
         ended.set()
         assert two.role.replica is not None
-        assert two.role.replica.seen is None, "nothing is known of a term that may have other settings"
+        assert two.role.replica.newest.seen is None, "nothing is known of a term that may have other settings"
         assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(two)
         assert NAMES.term(2) not in pair.store.objects
         nursery.cancel_scope.cancel()
@@ -187,7 +187,7 @@ async def test_a_bucket_of_an_earlier_release_gets_the_settings_of_its_first_hol
         await two.open()
         service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
         term = msgspec.json.decode(pair.store.objects[NAMES.term(2)], type=Term)
-        assert service.settings == term.settings == Settings("sync", TTL_MS, 2)
+        assert Settings.of(service) == Settings.of(term) == Settings("sync", TTL_MS, 2)
         nursery.cancel_scope.cancel()
 
 
@@ -200,14 +200,14 @@ def test_before_any_term_the_settings_are_those_of_the_service(field: str) -> No
     store.objects[SERVICE] = msgspec.json.encode(service)
     value = str(theirs._asdict()[field]).lower()
     with pytest.raises(Mismatch, match=rf"service.json has TOPICS_\w+={value}, this machine"):
-        Objects(store, 0, "", "", "", lambda: 0, ours).check_settings(())
+        Objects(store, 0, Term(0, "", "", 0, "", *ours)).check_settings(())
 
 
 def test_a_bucket_that_says_nothing_of_encryption_is_used_with_either_value() -> None:
     store = MemoryStore()
     store.objects[SERVICE] = b'{"format":1,"service":0,"shards":2,"replication":"sync","ttl_ms":10000}'
     for encrypt in (False, True):
-        Objects(store, 0, "", "", "", lambda: 0, Settings("sync", TTL_MS, 2, encrypt)).check_settings(())
+        Objects(store, 0, Term(0, "", "", 0, "", "sync", TTL_MS, 2, encrypt)).check_settings(())
 
 
 def test_a_term_of_an_earlier_release_says_nothing_of_where_its_holder_hears_others() -> None:
@@ -246,7 +246,8 @@ def test_a_term_with_a_number_that_is_no_time_is_damaged(field: str, number: str
 
 def claimed(store: MemoryStore, term: int, member: str, made_ms: int) -> Term:
     """A term, created by a machine after a look."""
-    objects = Objects(store, 0, f"{term:032x}", "host", f"http://{member}", lambda: made_ms, member=member)
+    own = Term(0, f"{term:032x}", "host", 0, f"http://{member}", member=member)
+    objects = Objects(store, 0, own, lambda: made_ms)
     objects.carry(Look())
     assert objects.carry(CreateTerm(term)) is Result.DONE
     return read_term(store.objects[ShardNames(0).term(term)], term)

@@ -43,8 +43,8 @@ def test_a_manifest_whose_files_lead_elsewhere_writes_nothing(shard: Shipped, pa
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):
         list(fetch(RealDisk(), shard.store, data, None, Limits(**SMALL), None))
-    objects = Objects(shard.store, 0, "00" * 16, "other", "", lambda: 0)
-    local = ClosedLog(RealDisk(), standby, objects, 0, Limits(**SMALL))
+    objects = Objects(shard.store, 0)
+    local = ClosedLog(RealDisk(), standby, objects, Limits(**SMALL))
     local.open()
     with pytest.raises(Damaged, match=r"manifests/\d+: it names the file"):
         local.carry(Restore())
@@ -61,7 +61,7 @@ def test_headers_are_those_that_can_be_read(shard: Shipped) -> None:
         shard.sync()
         shard.ship()
     with ThreadPoolExecutor(2) as threads:
-        browser = Browser(shard.store, 0, threads)
+        browser = Browser(shard.store, NAMES, threads)
         last = max(number for number, _ in browser.numbers(1))
         del shard.store.objects[NAMES.part(last - 1)]
         changed = bytearray(shard.store.objects[NAMES.part(last - 2)])
@@ -77,7 +77,7 @@ def test_no_file_is_written_through_a_link(shard: Shipped, tmp_path: Path) -> No
     data.mkdir()
     (data / "topics").symlink_to(outside)
     with ThreadPoolExecutor(2) as threads:
-        browser = Browser(shard.store, 0, threads)
+        browser = Browser(shard.store, NAMES, threads)
         found = browser.manifest(manifests.numbers(shard.store, NAMES)[-1])
         with pytest.raises(Damaged, match="leads out of"):
             list(browser.copy_files(found, RealDisk(), data, None, sync=False))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shardd.replication import members
 from shardd.replication.members import KEPT, Member, create_move, keys, moves_from, publish, read_all, withdraw

@@ -211,7 +211,7 @@ async def test_the_next_term_of_a_shard_without_a_process_here_is_seen_between_t
         for number in (1, 2):
             term = msgspec.json.encode(Term(number, f"n{number}", "host", 0, member="b"))
             store.objects[names[0].term(number)] = term
-            await until(lambda number=number: membership.roster.holders[0].term == number)
+            await until(lambda number=number: membership.roster.view.holders[0].term == number)
         assert not [name for _, name in store.calls if name == names[1].term(1)], "its process sees to that"
 
 
@@ -224,7 +224,7 @@ async def test_the_next_term_of_a_shard_that_is_moved_is_asked_for_often(monkeyp
         await until(lambda: "members/a" in store.objects)
         monkeypatch.setattr(Roster, "moving", {1})
         store.objects[names.term(1)] = msgspec.json.encode(Term(1, "n1", "host", 0, member="b"))
-        await until(lambda: membership.roster.holders[1].term == 1)
+        await until(lambda: membership.roster.view.holders[1].term == 1)
 
 
 async def test_a_machine_that_stops_is_a_member_no_more() -> None:

@@ -27,13 +27,13 @@ def test_a_part_is_read_back_as_it_was_written() -> None:
     found, frames = parts.decode(data, 2)
     assert bytes(frames) == LOG
     assert found[:8] == PART[:8]
-    assert (found.length, found.size, found.has_frames) == (len(LOG), len(data), True)
+    assert (found.length, HEADER_SIZE + found.length, found.has_frames) == (len(LOG), len(data), True)
     assert parts.header(data[:HEADER_SIZE], 2) == found
     parts.check_frames(found, frames)
 
 
 def test_a_fence_has_no_frames() -> None:
-    found, frames = parts.decode(parts.fence(9, 2, NONCE, 8), 9)
+    found, frames = parts.decode(parts.encode(Part(9, parts.FENCE, 2, NONCE, 8, 7)), 9)
     assert not found.has_frames
     assert not frames
     assert (found.term, found.first_no, found.last_no) == (2, 8, 7)

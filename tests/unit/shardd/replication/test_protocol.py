@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from shardd.replication.messages import (
     Answer,
@@ -29,6 +29,7 @@ from shardd.replication.messages import (
     Shipped,
     Timing,
 )
+from shardd.replication.newest_term import NewestTerm
 from shardd.replication.protocol import Replica
 from shardd.replication.states import ReplicaState
 
@@ -43,7 +44,8 @@ class Bench:
     def __init__(
         self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True, follows: bool = False
     ) -> None:
-        self.replica = Replica("me", position, TIMING, previous=(previous,), automatic=automatic, follows=follows)
+        newest = NewestTerm("me", TIMING, (previous,), automatic=automatic, follows=follows)
+        self.replica = Replica(newest, position)
         self.now = 100.0
         self.open: list[Request] = []
         self.told: list[Output] = []
@@ -123,7 +125,7 @@ def frames(number: int, first_no: int, last_no: int, term: int = 1, nonce: str =
 def test_a_part_that_was_created_is_shipped(holder: Bench) -> None:
     assert holder.ship(3) == frames(2, 1, 3, nonce="me")
     holder.answer(CreatePart, Result.DONE)
-    assert holder.told[-1] == Shipped(3)
+    assert holder.told[-1] == Shipped(frames(2, 1, 3, nonce="me"))
     assert holder.ship(5) == frames(3, 4, 5, nonce="me")
 
 
@@ -134,7 +136,7 @@ def test_a_part_that_is_read_back_as_ours_is_shipped(holder: Bench, answer: Resu
     holder.wait(1)
     assert holder.told == [Hold(1)], "nothing is guessed"
     holder.answer(ReadPart, part)
-    assert holder.told[-1] == Shipped(3)
+    assert holder.told[-1] == Shipped(frames(2, 1, 3, nonce="me"))
 
 
 def test_an_absent_part_is_created_again_with_the_same_frames_whatever_was_offered_meanwhile(holder: Bench) -> None:
@@ -253,7 +255,7 @@ def test_without_automatic_takeover_only_an_operator_ends_a_silent_term() -> Non
     bench.see(4, "other", 17)
     assert bench.replica.state is ReplicaState.STANDBY
     bench.answer(ReadPart, Result.ABSENT)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(1)
     bench.see(4, "other", 18)
     assert bench.asked(CreateTerm).term == 5
@@ -285,7 +287,7 @@ def test_whose_a_term_is_says_the_look_and_not_the_creation(answer: Result) -> N
 
 def test_the_old_holders_last_parts_are_applied_before_the_fence(bench: Bench) -> None:
     bench.see(4, "other", 17)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.answer(ReadPart, frames(1, 1, 8, term=4))
     bench.answer(Apply, Result.DONE)
     bench.see(4, "other", 17)
@@ -306,7 +308,7 @@ def test_a_holder_is_replaced_when_it_is_silent(bench: Bench, counter: int, sinc
     bench.see(4, "other", 17)
     bench.wait(TIMING.handover - 4.5)
     bench.answer(ReadPart, Result.ABSENT)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(0)
     bench.see(4, "other", 17)
     assert bench.asked(CreateTerm).living
@@ -335,7 +337,7 @@ def test_the_log_of_a_shard_that_is_moved_is_read_often(bench: Bench) -> None:
 
 
 def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 18))
@@ -348,7 +350,7 @@ def test_a_term_of_the_same_directory_is_not_waited_for_by_a_shard_that_follows(
     bench = Bench(previous="me before", follows=True)
     bench.see(4, "me before", 17)
     assert bench.replica.state is ReplicaState.STANDBY
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.wait(0)
     bench.answer(ReadPart, Result.ABSENT)
     bench.see(4, "me before", 17)
@@ -383,7 +385,7 @@ def test_a_holder_is_waited_for_also_if_the_own_term_was_created_late(bench: Ben
 
 
 def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 17))
@@ -399,7 +401,7 @@ def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> No
 
 def test_a_holder_that_answers_without_a_term_is_not_waited_for() -> None:
     bench = Bench(automatic=False)
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.see(4, "other", 17)
     assert not bench.asked(CreateTerm).living
     bench.answer(CreateTerm, Result.DONE)
@@ -461,7 +463,7 @@ def test_a_fence_of_a_later_term_than_was_seen_is_looked_for_at_once(bench: Benc
     bench.answer(ReadPart, Part(2, Kind.FENCE, 5, "another", 1, 0))
     bench.see(5, "another", 1)
     assert bench.open_reads()
-    assert bench.replica.waits_for_another
+    assert bench.replica.newest.waits_for_another
 
 
 def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
@@ -512,7 +514,7 @@ def test_a_holder_that_sees_a_later_term_is_silent_ships_what_is_left_and_ends_i
     holder.answer(CreatePart, Result.DONE)
     assert holder.asked(CreatePart).part == Part(4, Kind.END, 1, "me", 6, 5)
     holder.answer(CreatePart, Result.DONE)
-    assert holder.told[-1] == Ended(deposed=True, by_term=2)
+    assert holder.told[-1] == Ended(deposed=True)
 
 
 def test_a_holder_that_finds_the_fence_before_it_has_ended_its_term_is_deposed(holder: Bench) -> None:
@@ -523,7 +525,7 @@ def test_a_holder_that_finds_the_fence_before_it_has_ended_its_term_is_deposed(h
     assert not [each for each in holder.open if isinstance(each, Renew)]
     holder.answer(CreatePart, Result.TAKEN)
     holder.answer(ReadPart, Part(2, Kind.FENCE, 2, "other", 1, 0))
-    assert holder.told[-1] == Ended(deposed=True, by_term=2)
+    assert holder.told[-1] == Ended(deposed=True)
 
 
 def test_a_holder_that_answers_without_a_term_ends_when_it_sees_a_later_one() -> None:
@@ -532,7 +534,7 @@ def test_a_holder_that_answers_without_a_term_ends_when_it_sees_a_later_one() ->
     bench.wait(3)
     bench.answer(Renew, Result.DONE)
     bench.see(2, "other")
-    assert bench.told[-1] == Ended(deposed=True, by_term=2)
+    assert bench.told[-1] == Ended(deposed=True)
 
 
 def test_a_candidate_that_sees_a_later_term_is_a_standby(bench: Bench) -> None:
@@ -596,7 +598,7 @@ def watched(bench: Bench, seconds: float, seen: Seen) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_rank_waits_for_a_third_of_the_time_to_live_more(bench: Bench, rank: int) -> None:
-    bench.replica.rank = rank
+    bench.replica.newest.rank = rank
     silent = Seen(4, "other", 17, BEGIN)
     bench.answer(Look, silent)
     watched(bench, TIMING.time_to_live + rank * TIMING.renewal - TIMING.renewal, silent)
@@ -607,17 +609,17 @@ def test_a_rank_waits_for_a_third_of_the_time_to_live_more(bench: Bench, rank: i
 
 @pytest.mark.parametrize("seen", [Seen(0, "", None, BEGIN), Seen(4, "other", 17, BEGIN)])
 def test_an_unranked_machine_never_claims(bench: Bench, seen: Seen) -> None:
-    bench.replica.rank = math.inf
+    bench.replica.newest.rank = math.inf
     bench.answer(Look, seen)
     watched(bench, 20 * TIMING.time_to_live, seen)
     assert bench.replica.state is ReplicaState.STANDBY
-    bench.replica.rank = 0
+    bench.replica.newest.rank = 0
     watched(bench, TIMING.renewal, seen)
     assert bench.replica.state is ReplicaState.CLAIMING
 
 
 def test_an_end_is_claimed_by_rank_too(bench: Bench) -> None:
-    bench.replica.rank = 1
+    bench.replica.newest.rank = 1
     seen = Seen(4, "other", 17, BEGIN)
     bench.answer(Look, seen)
     bench.answer(ReadPart, Part(1, Kind.END, 4, "other", 1, 0))
@@ -628,7 +630,7 @@ def test_an_end_is_claimed_by_rank_too(bench: Bench) -> None:
 
 
 def test_a_term_that_is_over_after_another_one_that_was_is_waited_for_from_its_own_end(bench: Bench) -> None:
-    bench.replica.rank = 2
+    bench.replica.newest.rank = 2
     bench.answer(Look, Seen(0, "", None, BEGIN))
     watched(bench, TIMING.renewal, Seen(0, "", None, BEGIN))
     watched(bench, TIMING.renewal, Seen(1, "other", 1, BEGIN))
@@ -638,7 +640,7 @@ def test_a_term_that_is_over_after_another_one_that_was_is_waited_for_from_its_o
 @pytest.mark.parametrize("rank", [1, math.inf])
 def test_a_restart_takes_its_own_term_over_at_once_whatever_its_rank(rank: float) -> None:
     bench = Bench(previous="before")
-    bench.replica.rank = rank
+    bench.replica.newest.rank = rank
     bench.see(4, "before", 17)
     assert bench.asked(CreateTerm).term == 5
 
@@ -656,7 +658,7 @@ def test_the_longer_time_to_live_counts(bench: Bench, own: float, of_term: float
 
 
 def test_the_silence_of_a_holder_is_by_its_own_time_to_live_if_that_is_longer(bench: Bench) -> None:
-    bench.replica.take_over()
+    bench.replica.newest.take_over()
     bench.answer(Look, Seen(4, "other", 17, BEGIN, time_to_live=18.0))
     bench.answer(CreateTerm, Result.DONE)
     bench.answer(Look, Seen(5, "me", None, BEGIN, 18))

@@ -22,7 +22,7 @@ class Log:
         self.store = MemoryStore()
         self.store.objects = {NAMES.part(number): b"part" for number in range(1, parts + 1)}
         self.now = 0.0
-        self.ahead = ReadAhead(Objects(self.store, 0, "", "", "", int), lambda: self.now)
+        self.ahead = ReadAhead(Objects(self.store, 0), lambda: self.now)
 
     async def behind(self, number: int) -> None:
         async with trio.open_nursery() as nursery:
@@ -37,10 +37,14 @@ async def test_a_part_that_was_absent_tells_when_the_log_ended_before_it() -> No
     log.now = 7.0
     await log.behind(1)
     log.now = 8.0
-    assert await log.ahead.fetched(2) == -math.inf
-    assert await log.ahead.fetched(3) == -math.inf
-    assert await log.ahead.fetched(4) == 7.0
-    assert await log.ahead.fetched(5) == 7.0
+    await log.ahead.fetched(2)
+    assert log.ahead.end_read_at == -math.inf
+    await log.ahead.fetched(3)
+    assert log.ahead.end_read_at == -math.inf
+    await log.ahead.fetched(4)
+    assert log.ahead.end_read_at == 7.0
+    await log.ahead.fetched(5)
+    assert log.ahead.end_read_at == 7.0
 
 
 async def test_what_was_absent_is_asked_for_again_and_what_was_found_is_not() -> None:
@@ -49,7 +53,8 @@ async def test_what_was_absent_is_asked_for_again_and_what_was_found_is_not() ->
     log.now = 1.0
     await log.behind(1)
     assert [log.asked(number) for number in range(2, 3 + MOST)] == [1, 2, 2, 2, 0]
-    assert await log.ahead.fetched(3) == 1.0
+    await log.ahead.fetched(3)
+    assert log.ahead.end_read_at == 1.0
 
 
 async def test_a_store_that_does_not_answer_tells_nothing() -> None:
@@ -59,4 +64,5 @@ async def test_a_store_that_does_not_answer_tells_nothing() -> None:
     log = Log(parts=0)
     log.store.fault = fault
     await log.behind(1)
-    assert await log.ahead.fetched(1 + MOST) == -math.inf
+    await log.ahead.fetched(1 + MOST)
+    assert log.ahead.end_read_at == -math.inf

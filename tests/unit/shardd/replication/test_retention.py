@@ -46,7 +46,7 @@ def test_retention_keeps_fences_and_what_the_window_needs(shard: Shipped) -> Non
     assert NAMES.part(2) in gone
     assert NAMES.part(1) in shard.store.objects
     assert fence in shard.store.objects
-    assert any(name.startswith(NAMES.checkpoints) for name in gone) or shard.statistics().manifests_total
+    assert any(name.startswith(NAMES.checkpoints) for name in gone) or shard.figures().manifests_total
     assert contents(restored(shard)) == contents(shard)
     before = set(shard.store.objects)
     shard.copies.retain()

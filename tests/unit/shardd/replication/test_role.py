@@ -337,7 +337,7 @@ async def test_a_silent_term_is_left_alone_until_an_operator_says_so(tmp_path: P
         assert not two.role.held.is_set()
         await two.take_over()
         assert two.contents() == {"a": [1]}
-        assert two.local.skips, "the machine before may have used seqs that are not in the bucket"
+        assert two.local.mark.skips, "the machine before may have used seqs that are not in the bucket"
         nursery.cancel_scope.cancel()
 
 
@@ -354,7 +354,7 @@ async def test_a_drained_holder_leaves_no_seqs_in_doubt(tmp_path: Path) -> None:
         pair.time.now += 0.001
         await two.open()
         assert two.contents() == {"a": [1]}
-        assert not two.local.skips
+        assert not two.local.mark.skips
         nursery.cancel_scope.cancel()
 
 
@@ -435,7 +435,7 @@ async def test_a_candidate_that_died_before_it_held_the_shard_goes_on_at_once(tm
         pair.store.fault = lambda operation, name: None
         one.start()
         await one.open()
-        assert not one.local.skips
+        assert not one.local.mark.skips
         nursery.cancel_scope.cancel()
 
 
@@ -518,7 +518,7 @@ async def test_a_machine_that_has_ended_its_term_does_not_claim_before_another_o
         one.stop()
         one.rank = math.inf
         one.start()
-        await pair.until(lambda: one.role.replica and one.role.replica.seen)
+        await pair.until(lambda: one.role.replica and one.role.replica.newest.seen)
         await pair.silence()
         assert not one.role.held.is_set()
         two = pair.machine("two", rank=0)
@@ -557,7 +557,7 @@ async def test_a_shard_that_has_to_be_restored_is_far_behind(tmp_path: Path, mon
             await one.write("a", number)
         end = one.role.position
         last, frame_no = end.part, end.frame_no
-        head = manifests.Head(last, 1, one.role.nonce, "of one", last + 1, frame_no, frame_no, 0, 1, [])
+        head = manifests.Head(last, 1, one.role.newest.nonce, "of one", last + 1, frame_no, frame_no, 0, 1, [])
         pair.store.objects[NAMES.manifest(last)] = manifests.encode(head, [])
         for number in range(1, last + 1):  # as retention does
             del pair.store.objects[NAMES.part(number)]

@@ -139,7 +139,7 @@ async def begun(machine: Machine) -> tuple[Harness, Holder]:
     holder = Holder(machine.role, RealDisk(), machine.path, log, harness.clock, harness.limits)
     with trio.fail_after(60):
         await holder.begin()
-    assert holder.shipped_no == log.synced_no
+    assert holder.progress.shipped_no == log.synced_no
     return harness, holder
 
 

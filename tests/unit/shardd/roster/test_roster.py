@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shardd.roster.handover import HandOverEvent, HandOverState
 from shardd.roster.members import Member, RosterTiming, Standing
 from shardd.roster.moves import Move
 from shardd.roster.placement import next_transfer, ranks
-from shardd.roster.roster import CreateMove, Found, Held, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.roster import CreateMove, LookAround, Publish, Roster, RosterRequest, RosterState
+from shardd.roster.view import Found, Held
 
 TIMING = RosterTiming(time_to_live=9.0, void=60.0, keep=60.0, spare=600.0)
 SHARDS = 4
@@ -84,6 +85,17 @@ def pair() -> Scene:
     scene.ready("b", *range(SHARDS))
     scene.wait(9)
     return scene
+
+
+def refuses(roster: Roster, shard: int) -> bool:
+    """Whether a hand-over of the shard is where its process refuses requests."""
+    states, handover = (HandOverState.REFUSING, HandOverState.ENDING), roster.handover
+    return handover is not None and handover.state in states and handover.move.shard == shard
+
+
+def report(roster: Roster, event: HandOverEvent, now: float) -> None:
+    if roster.handover is not None:
+        roster.handover.meet(event, now)
 
 
 def given(scene: Scene, machine: str = "a") -> HandOverState | None:
@@ -183,7 +195,7 @@ def test_a_machine_runs_what_it_holds_and_follows_what_it_is_the_second_for() ->
     scene.wait(9)
     assert scene.rosters["a"].wanted(scene.now) == set(range(SHARDS))
     for shard in range(SHARDS):
-        second = ranks(shard, scene.rosters["a"].members.standings(scene.now), "a")[0]
+        second = ranks(shard, scene.rosters["a"].view.members.standings(scene.now), "a")[0]
         assert shard in scene.rosters[second].wanted(scene.now)
         assert {name: roster.rank(shard) for name, roster in scene.rosters.items()}[second] == 0
         assert scene.rosters["a"].rank(shard) == 2
@@ -220,7 +232,7 @@ def needs(scene: Scene, machine: str) -> set[int]:
     """What a machine holds, claims first, and is to be given next."""
     roster, holders = scene.rosters[machine], [each.machine for each in scene.bucket.holders]
     found = {shard for shard in range(SHARDS) if holders[shard] == machine or roster.rank(shard) == 0}
-    coming = next_transfer(roster.members.standings(scene.now), holders)
+    coming = next_transfer(roster.view.members.standings(scene.now), holders)
     return found | {coming.shard} if coming is not None and coming.target == machine else found
 
 
@@ -310,12 +322,12 @@ def test_a_term_without_a_sign_of_life_for_the_time_to_live_is_over(three: Scene
     for beat in range(4):
         three.bucket.holders = [*signs[:3], replace(signs[3], alive=beat)]
         three.wait(3)
-    assert roster.over == {0}, "1 runs here, 2 has a longer time to live, 3 lives"
+    assert roster.view.over == {0}, "1 runs here, 2 has a longer time to live, 3 lives"
     three.wait(12)
-    assert roster.over == {0, 2, 3}
+    assert roster.view.over == {0, 2, 3}
     three.bucket.holders[0] = Held(2, "c")
     three.wait(3)
-    assert roster.over == {2, 3}
+    assert roster.view.over == {2, 3}
 
 
 def test_a_later_term_has_the_roster_look_at_once(three: Scene) -> None:
@@ -347,9 +359,9 @@ def test_a_look_without_an_answer_is_made_again_and_a_late_answer_is_passed_over
     look = roster.tick(pair.now, 0)
     assert isinstance(look, LookAround)
     roster.answered(look, None, pair.now, 0)
-    before = roster.holders
+    before = roster.view.holders
     roster.answered(look, Found((), [Held(9, "z")] * SHARDS, ()), pair.now, 0)
-    assert roster.holders == before
+    assert roster.view.holders == before
     assert roster.tick(pair.now, 0) is None, "it pauses"
     pair.now += TIMING.renewal / 4
     assert isinstance(roster.tick(pair.now, 0), LookAround)
@@ -363,7 +375,7 @@ def test_a_holder_offers_a_shard_to_a_machine_that_has_caught_up(pair: Scene) ->
     assert (move.source, move.target, move.term) == ("a", "b", 1)
     assert given(pair) is HandOverState.SAVING
     assert pair.rosters["b"].rank(move.shard) == 0
-    assert not pair.rosters["a"].refuses(move.shard)
+    assert not refuses(pair.rosters["a"], move.shard)
 
 
 def test_nothing_is_given_to_a_machine_that_has_not_caught_up() -> None:
@@ -386,10 +398,10 @@ def test_a_holder_means_a_shard_for_the_same_machine_though_another_one_may_get_
     scene.wait(9)
     giver = scene.rosters["a"]
     meant = scene.bucket.members["a"].gives
-    assert (giver.members.standings(scene.now)["b"], list(meant.values())) == (Standing.HELD_BACK, ["c"])
+    assert (giver.view.members.standings(scene.now)["b"], list(meant.values())) == (Standing.HELD_BACK, ["c"])
     scene.ahead.clear()
     scene.wait(6)
-    assert giver.members.standings(scene.now)["b"] is Standing.PLACEABLE
+    assert giver.view.members.standings(scene.now)["b"] is Standing.PLACEABLE
     assert scene.bucket.members["a"].gives == meant
 
 
@@ -405,19 +417,19 @@ def test_a_machine_that_was_lost_is_given_nothing() -> None:
     scene.hold("a", 2, term=2)
     scene.ready("c", 0, 1, 2)
     scene.wait(6)
-    assert "b" in scene.rosters["a"].members.standings(scene.now)
+    assert "b" in scene.rosters["a"].view.members.standings(scene.now)
     assert [move.target for move in scene.bucket.moves.values()] == ["c"]
 
 
 def test_a_target_that_may_be_lost_ends_the_hand_over_before_the_end(pair: Scene) -> None:
     giver = pair.rosters["a"]
     del pair.rosters["b"]
-    giver.report(HandOverEvent.SAVED, pair.now)
+    report(giver, HandOverEvent.SAVED, pair.now)
     pair.wait(3)
     assert given(pair) is HandOverState.REFUSING
     pair.wait(3)
     assert given(pair) is None
-    assert not giver.refuses(pair.bucket.moves[1].shard)
+    assert not refuses(giver, pair.bucket.moves[1].shard)
 
 
 def test_what_was_given_up_holds_up_no_other_move_of_its_giver_for_longer_than_the_time_to_live(pair: Scene) -> None:
@@ -431,7 +443,7 @@ def test_what_was_given_up_holds_up_no_other_move_of_its_giver_for_longer_than_t
     assert pair.bucket.moves[2].target == "c"
     assert given(pair) is HandOverState.SAVING
     for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
-        pair.rosters["a"].report(event, pair.now)
+        report(pair.rosters["a"], event, pair.now)
     pair.wait(30)
     assert len(pair.bucket.moves) == 2, "that one is on its way, and was not given up"
 
@@ -455,20 +467,20 @@ def test_one_shard_moves_at_a_time(pair: Scene) -> None:
 
 def test_the_whole_way(pair: Scene) -> None:
     giver, shard = pair.rosters["a"], pair.bucket.moves[1].shard
-    giver.report(HandOverEvent.SHIPPED, pair.now)
+    report(giver, HandOverEvent.SHIPPED, pair.now)
     assert given(pair) is HandOverState.SAVING, "that was not asked for yet"
-    giver.report(HandOverEvent.SAVED, pair.now)
-    assert giver.refuses(shard)
-    giver.report(HandOverEvent.SHIPPED, pair.now)
+    report(giver, HandOverEvent.SAVED, pair.now)
+    assert refuses(giver, shard)
+    report(giver, HandOverEvent.SHIPPED, pair.now)
     assert given(pair) is HandOverState.ENDING
-    giver.report(HandOverEvent.ENDED, pair.now)
+    report(giver, HandOverEvent.ENDED, pair.now)
     del giver.held[shard]
     pair.hold("b", shard, term=2)
     pair.wait(3)
-    assert not giver.refuses(shard)
+    assert not refuses(giver, shard)
     assert shard in giver.wanted(pair.now), "it follows, as the second"
     pair.wait(3)
-    assert pair.rosters["b"].move == pair.bucket.moves[2]
+    assert pair.rosters["b"].view.move == pair.bucket.moves[2]
     assert pair.bucket.moves[2].shard != shard
 
 
@@ -486,7 +498,7 @@ def test_all_know_which_shard_is_moved_from_the_holders_wish_to_the_next_term() 
     assert giver.handover is not None
     assert [roster.moving for roster in scene.rosters.values()] == [wishes.keys()] * 3
     for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
-        giver.report(event, scene.now)
+        report(giver, event, scene.now)
     for shard in wishes:
         del giver.held[shard]
         scene.hold("c", shard, term=2)
@@ -571,7 +583,7 @@ def test_of_two_givers_one_wins_and_the_other_serves_on(pair: Scene) -> None:
     giver.answered(request, pair.bucket.carry(request), pair.now, pair.now)
     pair.turns(giver)
     assert giver.handover is None
-    assert giver.move == other
+    assert giver.view.move == other
 
 
 def test_a_giver_that_died_blocks_others_until_its_move_is_void(pair: Scene) -> None:
@@ -598,7 +610,7 @@ def test_a_machine_that_leaves_gives_all_its_shards_away_and_claims_none(pair: S
         handover = leaver.handover
         assert handover is not None
         for event in (HandOverEvent.SAVED, HandOverEvent.SHIPPED, HandOverEvent.ENDED):
-            leaver.report(event, pair.now)
+            report(leaver, event, pair.now)
         term += 1
         del leaver.held[handover.move.shard]
         pair.hold("b", handover.move.shard, term=term)

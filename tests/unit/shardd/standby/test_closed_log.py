@@ -57,8 +57,8 @@ class Files:
         self.disk.sync_dir(path)
         self.clock = FakeClock()
         self.limits = Limits(**(SMALL | limits))
-        self.objects = Objects(store, 0, "00" * 16, "two", "http://two", lambda: 0)
-        self.closed = ClosedLog(self.disk, self.path, self.objects, 0, self.limits)
+        self.objects = Objects(store, 0)
+        self.closed = ClosedLog(self.disk, self.path, self.objects, self.limits)
         self.position = self.closed.open()
 
     def follow(self) -> Result:
@@ -314,7 +314,7 @@ def test_a_directory_that_a_start_emptied_counts_from_then_on(holder: Shipped, t
     again = Files(holder.store, tmp_path)
     assert again.closed.last_no == standby.closed.last_no > 0
     assert again.closed.held
-    assert again.closed.lineage != "l", "its files are not those that the older manifests were made from"
+    assert again.closed.mark.lineage != "l", "its files are not those that the older manifests were made from"
 
 
 @pytest.mark.parametrize("survival", ["process", "drop"])
@@ -403,7 +403,7 @@ def test_what_was_set_apart_in_lost_and_found_stays(holder: Shipped, tmp_path: P
     if how == "restored by a start":
         marked(standby, incomplete=True)
     limits = Limits(**SMALL, cold_dir=str(tmp_path / "cold"))
-    closed = ClosedLog(RealDisk(), standby.path, standby.objects, 0, limits)
+    closed = ClosedLog(RealDisk(), standby.path, standby.objects, limits)
     closed.open()
     if how == "cleared":
         assert closed.clear()
@@ -472,7 +472,7 @@ def test_a_mark_of_a_later_release_is_refused_and_nothing_is_taken_for_whole(hol
 
 def test_a_nonce_counts_at_the_place_where_its_process_ran_and_until_its_term_has_ended(tmp_path: Path) -> None:
     def opened(place: str) -> ClosedLog:
-        found = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0, "00" * 16, "", "", int), 0, Limits(), place)
+        found = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0), Limits(), place)
         found.open()
         return found
 
@@ -494,7 +494,7 @@ def test_a_nonce_counts_at_the_place_where_its_process_ran_and_until_its_term_ha
 
 
 def test_without_other_machines_a_mark_is_as_earlier_releases_know_it(tmp_path: Path) -> None:
-    closed = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0, "00" * 16, "", "", int), 0, Limits())
+    closed = ClosedLog(RealDisk(), tmp_path, Objects(MemoryStore(), 0), Limits())
     closed.open()
     closed.hold(Position(1, 5), "n1")
     closed.ended()
