@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
 
 from proto.process.faults import faults
 from shardd.clock import Clock
@@ -46,15 +45,6 @@ MAX_DEBT = 8
 Deliver = Callable[[Topic, float], int]
 """A deliverer: takes the topic and since when it has been ready (monotonic seconds). Returns the cost: the number of
 answers rendered or passed on, 0 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """How many works wait in each place; `ready` by band, highest priority first."""
-
-    gathering: int
-    ready: tuple[int, ...]
-    held: int
 
 
 class Rounds:
@@ -223,9 +213,6 @@ class Scheduler:
         served = self._delays / self._served if self._served else 0.0
         self._delays, self._served = 0.0, 0
         return max([served, *(now - next(iter(queue)).ready_at for queue in self._bands if queue)])
-
-    def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(len(self._gathering), tuple(map(len, self._bands)), len(self._held))
 
     def _band(self, work: _Work, waited_s: float) -> int:
         topic = work.topic

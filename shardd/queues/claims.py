@@ -84,7 +84,7 @@ class Claims:
         self._staging.check_term()
         asked, finishes = parse_claim(request, self._staging.limits)
         topic, queue = self._leases.look(request)
-        claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
+        claimer = Claimer(asked, "", (caller, request.id), respond)
         if finishes is None:
             self.take(topic, queue, claimer)
             return
@@ -182,7 +182,7 @@ class Claims:
                     before[seq] = job.saved()
                     job.deliveries -= 1
                     queue.release(seq, job, now, now)
-            change_leases(_TakenBack(topic, staging=self._staging, before=before))
+            change_leases(LeasesChanged(topic, self._staging, before, lambda _: self.changed(topic), lambda _: None))
 
     def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
         with indivisible:
@@ -267,11 +267,6 @@ class Claims:
                 cohort.told = cohort.due, queue.next_wake
                 self._scheduler.more()
 
-    def written(self) -> None:
-        """Writes what was staged outside of a group of requests, then delivers."""
-        self._staging.commits.flush()
-        self.deliver()
-
     # Serving
 
     def _serve(self, topic: Topic, queue: Queue, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
@@ -308,7 +303,9 @@ class Claims:
         targets = sorted({transfer.target for transfer in transfers.values()}) if topic.config.auto_create else []
         for those, follows in self._groups(served):
             were = before if len(those) == len(served) else {j.seq: before[j.seq] for _, part in those for j in part}
-            change_leases(_Leased(topic, self, those, targets, staging=self._staging, before=were, follows=follows))
+            done = partial(self._give_all, topic, those, targets)
+            failed = partial(self._refuse_all, topic, those)
+            change_leases(LeasesChanged(topic, self._staging, were, done, failed, follows=follows))
         if found and len(found) < sum(wants) and queue.ready(topic.records.count):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
         return len(served)
@@ -363,12 +360,31 @@ class Claims:
                 budget -= size_of(record)
         return found, transfers, budget
 
+    def _give_all(self, topic: Topic, served: Served, targets: list[str], timing: Timing) -> None:
+        for claimer, part in served:
+            self.give(topic, claimer, part, timing, targets)
+
+    def _refuse_all(self, topic: Topic, served: Served, error: TopicsError) -> None:
+        for claimer, _ in served:
+            self.turn_away(topic, claimer, error)
+
     def give(
         self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
-        """Answers a claimer. If that fails, its jobs are claimable again, and the others have theirs."""
+        """Answers a claimer. If that fails, its jobs are claimable again, and the others have theirs. `dead_letters`
+        are the topics that dead letters are ordered to. The gateway creates the missing ones before it answers the
+        client."""
         try:
-            self.answer(topic, claimer, part, timing, dead_letters)
+            part.sort(key=_seq)
+            if claimer.stream:
+                claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
+                return
+            ready = self._leases.current(topic).ready(topic.records.count)
+            body = answers.ClaimedJobs(topic.name, part, len(part), ready)
+            if claimer.finished is not None:
+                body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
+            extra = LettersSent(tuple(dead_letters)) if dead_letters else None
+            claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
         except Exception:
             fault = faults.failed("claim")
             if part:
@@ -376,44 +392,6 @@ class Claims:
                 self.turn_away(topic, claimer, fault)
             else:
                 claimer.refuse(fault)
-
-    def answer(
-        self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
-    ) -> None:
-        """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
-        missing ones before it answers the client."""
-        part.sort(key=_seq)
-        if claimer.stream:
-            claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
-            return
-        body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records.count))
-        if claimer.finished is not None:
-            body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
-        extra = LettersSent(tuple(dead_letters)) if dead_letters else None
-        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
-
-
-class _Leased(LeasesChanged, eq=False):
-    """Jobs get their holders."""
-
-    claims: Claims
-    served: Served
-    targets: list[str]
-
-    def done(self, timing: Timing) -> None:
-        for claimer, part in self.served:
-            self.claims.give(self.topic, claimer, part, timing, self.targets)
-
-    def failed(self, error: TopicsError) -> None:
-        for claimer, _ in self.served:
-            self.claims.turn_away(self.topic, claimer, error)
-
-
-class _TakenBack(LeasesChanged, eq=False):
-    """Jobs that were sent to a client that has disconnected are claimable again."""
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
 
 
 def leases_of(part: Sequence[ClaimedJob]) -> list[tuple[int, int]]:

@@ -28,14 +28,14 @@ class Claimer:
         "deadline", "finished", "ident", "key", "lease_ms", "max", "node", "patience_s", "refused", "respond", "stream",
     )  # fmt: skip
 
-    def __init__(self, asked: ClaimRequest, stream: str, key: Key, ident: int, respond: Respond) -> None:
+    def __init__(self, asked: ClaimRequest, stream: str, key: Key, respond: Respond) -> None:
         assert asked.max is not None
         self.node = asked.node
         self.max = asked.max
         self.lease_ms = asked.lease_ms
         self.stream = stream
         self.key = key
-        self.ident = ident
+        self.ident = key[1]
         self.respond = respond
         self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
         self.deadline = inf

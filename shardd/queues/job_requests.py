@@ -25,6 +25,7 @@ from proto.model.limits import (
     MAX_WAIT_MS,
     MIN_LEASE_MS,
     Limits,
+    clamped,
 )
 from shardd.delivery.diff import rows
 from shardd.topic.job_table import Queue
@@ -78,10 +79,10 @@ def parse_claim(request: Request[Claim], limits: Limits) -> tuple[ClaimRequest, 
 
 def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     _check_node(asked.node, limits)
-    asked.max = clamped(asked.max or 1, 1, limits.max_claim)
+    asked.max = clamped(asked.max, 1, limits.max_claim)
     if asked.lease_ms is not None:
         asked.lease_ms = clamped_lease(asked.lease_ms)
-    asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
+    asked.wait_ms = clamped(asked.wait_ms, 0, MAX_WAIT_MS, 0)
 
 
 def parse_jobs(form: Form[Jobs], request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[Jobs, Named]:
@@ -115,16 +116,12 @@ def _named(asked: AckRequest | ClaimAck, limits: Limits, node: str, within: str 
     return Named(node, asked.seqs, list(map(token_of, asked.lease_ids)))
 
 
-def clamped(value: int, least: int, most: int) -> int:
-    return min(max(value, least), most)
-
-
 def clamped_lease(lease_ms: int) -> int:
-    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
+    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS)
 
 
 def clamped_delay(asked: NackRequest | ClaimNack) -> int:
-    return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
+    return clamped(asked.delay_ms, 0, MAX_DELAY_MS, 0)
 
 
 def told_reason(asked: NackRequest | ClaimNack, within: str = "") -> str | None:

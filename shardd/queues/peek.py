@@ -11,9 +11,9 @@ from proto.api.requests import PeekRequest
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import PeekJobs
 from proto.model.body import Form
-from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, clamped
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.queues.job_requests import Found, bound, clamped, fresh
+from shardd.queues.job_requests import Found, bound, fresh
 from shardd.queues.leases import Leases
 from shardd.topic.job_states import DELAYS, GOING, JobState
 from shardd.topic.job_table import Queue

@@ -13,13 +13,13 @@ from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, MAX_U64
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, MAX_U64, clamped
 from proto.model.match import Match, parse_match
 from proto.model.names import check_topic
 from shardd.changes.admission import check_target
 from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
-from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
+from shardd.queues.job_requests import Found, bound, fresh, size_of
 from shardd.queues.leases import settle
 from shardd.queues.transfers import Mover, TransferWaiter
 from shardd.topic.job_states import JobState

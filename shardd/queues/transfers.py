@@ -294,6 +294,11 @@ class Mover:
         """Deletes records that have arrived. `dead` is 1 for dead letters, which are counted, 0 for redriven ones."""
         queue = topic.queue
         before: Saved = {}
+
+        def done(timing: Timing) -> None:
+            self._left(topic, target)
+            self.settled(topic, seqs, (), None)
+
         with indivisible:
             if queue is not None:
                 for seq in seqs:
@@ -302,20 +307,20 @@ class Mover:
                         queue.arrived(seq, job)
             self._leaving.add((topic.id, target))
             remove(
-                _Removed(
+                JobsDeleted(
                     topic,
-                    self,
-                    target,
-                    staging=self.staging,
-                    seqs=seqs,
-                    before=before,
+                    self.staging,
+                    seqs,
+                    before,
+                    done,
+                    lambda error: self._left(topic, target),
                     dead_lettered=dead * len(seqs),
                     requires_sync=topic.assigned_config.durability.reaches_device,
                 )
             )
         self._flush()
 
-    def left(self, topic: Topic, target: str) -> None:
+    def _left(self, topic: Topic, target: str) -> None:
         """The batch for this target is deleted here, or stays: the next one may leave."""
         self._leaving.discard((topic.id, target))
         self._more.set()
@@ -395,20 +400,6 @@ class _CalledBack(TopicChange, eq=False):
         self.topic.outbox.call_back(self.seqs, self.topic.queue)
         self.mover.settled(self.topic, (), self.seqs, self.because)
         self.mover.staging.events.jobs_changed(self.topic)
-
-
-class _Removed(JobsDeleted, eq=False):
-    """Records that have arrived at their target are deleted here."""
-
-    mover: Mover
-    target: str
-
-    def done(self, timing: Timing) -> None:
-        self.mover.left(self.topic, self.target)
-        self.mover.settled(self.topic, self.seqs, (), None)
-
-    def failed(self, error: TopicsError) -> None:
-        self.mover.left(self.topic, self.target)
 
 
 def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:

@@ -275,7 +275,7 @@ class TestScheduler:
         under(1.0, stage.pressure)
         assert stage.deliver() == [2]
         assert stage.scheduler.next_due is None
-        assert stage.scheduler.statistics().held == 1
+        assert (len(stage.scheduler), stage.scheduler.next_due) == (1, None)
         under(0.7, stage.pressure)
         stage.clock.advance(60_000)
         assert stage.deliver() == []
@@ -313,7 +313,7 @@ class TestScheduler:
             stage.ready(1)
             stage.clock.advance(60_000)
             assert stage.deliver() == [1]
-        assert stage.scheduler.statistics().held == 1
+        assert (len(stage.scheduler), stage.scheduler.next_due) == (1, None)
         under(0.0, stage.pressure)
         assert stage.deliver() == [1]
 
