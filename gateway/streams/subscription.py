@@ -213,6 +213,9 @@ class Subscription:
         self.stream.put(Item("tombstone", self, fields, self.position, 0))
 
     def failed(self, error: TopicsError, now: float) -> None:
+        """Take in the error of the subscription's own read. Does nothing if it is not behind any more."""
+        if self.state is not SubscriptionState.BEHIND:
+            return
         if error.code is ErrorCode.TOPIC_NOT_FOUND:
             self.deleted()
         elif error.code is ErrorCode.INTERNAL:
