@@ -11,6 +11,7 @@ that were lost on the way.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from gateway.admission.body_budget import Hold
@@ -68,36 +69,25 @@ class Item(NamedTuple):
     size: int
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
-    __slots__ = (
-        "born",
-        "epoch",
-        "feed",
-        "first",
-        "handed",
-        "head",
-        "name",
-        "options",
-        "retry_at",
-        "retry_s",
-        "seq",
-        "state",
-        "stream",
-    )
+    stream: Carrier
+    name: str
+    options: Options
+    handed: Position
+    epoch: int = field(init=False)
+    seq: int = field(init=False)
+    born: int = field(init=False)
+    head: int = 0
+    state: SubscriptionState = SubscriptionState.BEHIND
+    first: bool = True
+    """Whether the subscription has read nothing on this connection yet."""
+    feed: TopicFeed | None = None
+    retry_at: float = 0.0
+    retry_s: float = FIRST_RETRY_S
 
-    def __init__(self, stream: Carrier, name: str, options: Options, position: Position) -> None:
-        self.stream = stream
-        self.name = name
-        self.options = options
-        self.epoch, self.seq, self.born = position
-        self.handed = position
-        self.head = 0
-        self.state = SubscriptionState.BEHIND
-        self.first = True
-        """Whether the subscription has read nothing on this connection yet."""
-        self.feed: TopicFeed | None = None
-        self.retry_at = 0.0
-        self.retry_s = FIRST_RETRY_S
+    def __post_init__(self) -> None:
+        self.epoch, self.seq, self.born = self.handed
 
     @property
     def position(self) -> Position:

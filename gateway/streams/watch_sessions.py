@@ -137,10 +137,9 @@ class Opened:
     """A session as stored in its shard. `prefix` is None for one that watches named topics only."""
 
     def __init__(self, found: SessionFound) -> None:
-        told = dict(found.options)
-        self.prefix: str | None = told.pop("prefix", None)
-        self.heartbeat_ms = int(told.pop("heartbeat_ms"))
-        self.options = Options.from_map(told)
+        self.prefix: str | None = found.options.get("prefix")
+        self.heartbeat_ms = int(found.options["heartbeat_ms"])
+        self.options = msgspec.convert(found.options, Options)
         self.topics = {name: Position(*position) for name, position in found.topics.items()}
         self.generation = found.generation
 

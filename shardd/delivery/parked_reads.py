@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 import msgspec
+from msgspec import Struct
 
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Diff, Feed
@@ -40,18 +41,14 @@ FULL_RETRY_S = 0.5
 _Key = tuple[Hashable, int]
 
 
-class _Waiting:
+class _Waiting(Struct, eq=False):
     """A parked read. `topic` is None once the read is over; its entry may stay in the heap of deadlines."""
 
-    __slots__ = ("ident", "key", "read", "respond", "since", "topic")
-
-    def __init__(self, topic: Topic, read: Read, key: _Key, ident: int, respond: Respond, since: float) -> None:
-        self.topic: Topic | None = topic
-        self.read = read
-        self.key = key
-        self.ident = ident
-        self.respond = respond
-        self.since = since
+    topic: Topic | None
+    read: Read
+    key: _Key
+    respond: Respond
+    since: float
 
 
 class Reads:
@@ -114,7 +111,7 @@ class Reads:
         key = (caller, request.id)
         read = _further(read, found)
         since = self._clock.monotonic()
-        waiting = _Waiting(topic, read, key, request.id, respond, since)
+        waiting = _Waiting(topic, read, key, respond, since)
         with indivisible:
             self._parked[key] = waiting
             of_topic = self._by_topic.get(topic.id)
@@ -162,7 +159,7 @@ class Reads:
             else:
                 topic.last_read_ts = now
                 self._over(waiting)
-                waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
+                waiting.respond(_reply(waiting.key[1], found, self._clock.monotonic() - max(since, waiting.since)))
         return len(rendered)
 
     def refuse_held(self) -> None:
@@ -172,7 +169,7 @@ class Reads:
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
                 if isinstance(waiting.read, StreamRead):
                     self._over(waiting)
-                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.throttled()))
+                    waiting.respond(Reply(waiting.key[1], error=self._scheduler.pressure.throttled()))
 
     def expire(self) -> None:
         """Answers the parked reads whose `wait_ms` has passed, even without records. A full caller's read waits on."""
@@ -186,7 +183,7 @@ class Reads:
                 throttled = min(self._scheduler.waited(topic), now - waiting.since)
                 self._over(waiting)
                 topic.expire(self._clock.now_ms())
-                waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
+                waiting.respond(_reply(waiting.key[1], self._look(topic, waiting.read), throttled))
 
     def window_free(self, caller: Hashable) -> None:
         """Schedules the topics of the caller's parked reads: the caller is no longer full."""
@@ -203,7 +200,7 @@ class Reads:
         """Answers all parked reads of the topic with `error`."""
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
             self._over(waiting)
-            waiting.respond(Reply(waiting.ident, error=error))
+            waiting.respond(Reply(waiting.key[1], error=error))
 
     def _look(self, topic: Topic, read: Read) -> Answer | TopicsError:
         """The read's answer, or its error: a damaged file concerns only the reads that need this file, and a fault only

@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Sized
 
+from msgspec import Struct
+
 from proto.process.faults import faults
 from shardd.clock import Clock
 from shardd.delivery.pressure import Pressure
@@ -72,20 +74,17 @@ class Rounds:
         self._credit[queue] = max(self._credit[queue] - cost, -MAX_DEBT * self._weights[queue])
 
 
-class _Work:
+class _Work(Struct, eq=False):
     """The delivery work of one topic. `place` is the queue it waits in, None while there is nothing to do."""
 
-    __slots__ = ("background", "deliveries", "place", "ready_at", "since", "topic")
-
-    def __init__(self, topic: Topic, background: bool) -> None:
-        self.topic = topic
-        self.background = background
-        self.deliveries: list[Deliver] = []
-        self.place: _Queue | None = None
-        self.since = 0.0
-        """When the topic became ready, in monotonic seconds."""
-        self.ready_at = 0.0
-        """When it could first have been delivered: later than `since` if it gathered or was held."""
+    topic: Topic
+    background: bool
+    deliveries: list[Deliver] = []
+    place: _Queue | None = None
+    since: float = 0.0
+    """When the topic became ready, in monotonic seconds."""
+    ready_at: float = 0.0
+    """When it could first have been delivered: later than `since` if it gathered or was held."""
 
     def move(self, place: _Queue | None) -> None:
         if self.place is not None:

@@ -25,12 +25,10 @@ line breaks inside `data` or `meta` become blanks, because an event stream canno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Struct
 
 from proto.api.answers import Record
 from proto.ipc.operations import Fed, Feed
@@ -46,20 +44,9 @@ class StreamRead(Read, frozen=True):
     strong: bool = False
 
 
-class _Bare(Struct, gc=False, omit_defaults=True):
-    """A record without `data`."""
-
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
-    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
-    data: Raw | UnsetType = UNSET
-    meta: Raw | UnsetType = UNSET
-
-
 class _Payload(Struct):
     topic: str
-    records: list[Any]
+    records: list[Record]
     from_seq: int
     to_seq: int
     head_seq: int
@@ -100,14 +87,13 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     start = max(position + 1, earliest)
     scanned = 0
     to_seq = position
-    records: list[Any] = []
+    records: list[Record] = []
     if position < head:
         slices, to_seq = topic.records.window(start, read.limit, read.budget, head)
         scanned = sum(s.stop - s.start for s in slices)
         nodes = read.nodes if topic.config.dedupe_node else frozenset()
-        make = Record if read.include_data else _bare
-        kept: Iterable[Any] = (rows(s, nodes, read.include_tags, read.include_meta, make) for s in slices)
-        records = list(chain.from_iterable(kept))
+        tags, meta, data = read.include_tags, read.include_meta, read.include_data
+        records = list(chain.from_iterable(rows(s, nodes, tags, meta, Record, data) for s in slices))
     body = b""
     if records:
         shown = head if read.strong else topic.records.head_seq
@@ -117,7 +103,3 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
     extra = Fed(to_seq, head if read.strong else topic.records.head_seq, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)
-
-
-def _bare(seq: int, ts: int, node: Any, tag: Any, data: Raw, meta: Any) -> _Bare:
-    return _Bare(seq, ts, node, tag, UNSET, meta)
