@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from proto.ipc import operations
@@ -47,8 +48,8 @@ from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims
 from shardd.queues.job_streams import JobStreams
 from shardd.queues.leases import Leases
-from shardd.queues.peek import Peeking
-from shardd.queues.redrive import Redrive
+from shardd.queues.peek import peek
+from shardd.queues.redrive import redrive
 from shardd.queues.transfers import Mover
 from shardd.recovery.wal_scan import Outcome
 from shardd.restoring import Restoring
@@ -136,7 +137,7 @@ class Assembly:
             **self._looking_operations(of),
             **self._router_operations(),
             **self._session_operations(),
-            **self._queue_operations(self.staging),
+            **self._queue_operations(),
             operations.RoomOrder: self.allowance.order,
             operations.RoomWant: self.allowance.wanted,
         }
@@ -219,10 +220,10 @@ class Assembly:
             operations.TicketUse: self.tickets.use,
         }
 
-    def _queue_operations(self, staging: Staging) -> Operations:
+    def _queue_operations(self) -> Operations:
         return {
-            operations.PeekJobs: Peeking(staging, self.leases).peek,
-            operations.Redrive: Redrive(staging, self.mover).redrive,
+            operations.PeekJobs: partial(peek, self.leases),
+            operations.Redrive: partial(redrive, self.mover),
         }
 
     def _reading_operations(self) -> WaitingOperations:

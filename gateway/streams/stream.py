@@ -115,9 +115,7 @@ class Stream(ABC):
             if now >= self._end_by:
                 self.abort()
             return
-        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
-        if since is None:
-            return
+        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=now)
         stalled_ms = (now - since) * 1000
         if stalled_ms >= self._limits.slow_consumer_timeout_ms:
             self.end(self.problem(408, "the client reads too slowly; connect again to go on where it is"))

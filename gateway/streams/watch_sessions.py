@@ -354,11 +354,9 @@ class Sessions:
             return
         streams = {save.progress.wid: save.progress.stream for save in saves}
         for wid in heard.unknown:
-            stream = streams[wid]
-            if stream is not None:
+            if (stream := streams[wid]) is not None:
                 _log.info("watch_session_gone", shard=index)
                 stream.unknown()
         for wid in heard.superseded:
-            stream = streams[wid]
-            if stream is not None:
+            if (stream := streams[wid]) is not None:
                 stream.taken_over()

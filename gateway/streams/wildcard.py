@@ -72,13 +72,13 @@ class Wildcard:
         """Take in the topics that are new in the list, or were made again, and those that are no longer in it. Returns
         the number of topics that are watched now and were not."""
         assert self._feed is not None
-        self._left_out.difference_update(gone)
-        self._untold.difference_update(gone)
         fresh = [name for name, epoch in sorted(epochs.items()) if self._is_new(name, epoch)]
         room = self._most - self._stream.watching() if fresh else 0
         joined = fresh[: max(room, 0)]
+        for left_out in (self._left_out, self._untold):
+            left_out.difference_update(gone, joined)
         for name in joined:
-            self._join(name, epochs[name])
+            self._stream.join(name, self._options, epochs[name])
         self._leave_out(fresh[len(joined) :])
         if len(self._stream.subscriptions) > 2 * self._most:
             self._tidy(self._feed)
@@ -104,7 +104,7 @@ class Wildcard:
             self._untold.discard(name)
             epoch = self._feed.epoch(name)
             if epoch is not None and self._is_new(name, epoch):
-                self._join(name, epoch)
+                self._stream.join(name, self._options, epoch)
                 joined += 1
         return joined
 
@@ -112,11 +112,6 @@ class Wildcard:
         """Whether a listed topic is to be watched: it is not watched, and the client was not told that it ended."""
         known = self._stream.subscriptions.get(name)
         return known is None or (known.state is SubscriptionState.OVER and known.epoch != epoch)
-
-    def _join(self, name: str, epoch: int) -> None:
-        self._left_out.discard(name)
-        self._untold.discard(name)
-        self._stream.join(name, self._options, epoch)
 
     def _leave_out(self, names: Iterable[str]) -> None:
         """Leave topics out, and tell the client of those that were not left out before."""

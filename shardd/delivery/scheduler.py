@@ -110,7 +110,7 @@ class Scheduler:
         self._banded_at = 0.0
         self._delays = 0.0
         self._served = 0
-        self.more: Callable[[], None] = _nothing
+        self.more: Callable[[], None] = lambda: None
         """Called when `deliver`, a read or a claim leaves work for later: look at `next_due` and deadlines again."""
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class Scheduler:
         end = now + SLICE
         while now < end and (chosen := self._rounds.choose(self._bands)) is not None:
             work = next(iter(self._bands[chosen]))
-            if self.pressure.holding and _may_wait(work):
+            if self.pressure.holding and (work.background or _is_low(work.topic)):
                 work.move(self._held)
                 continue
             work.move(None)
@@ -246,15 +246,6 @@ class Scheduler:
                     work.move(self._bands[better])
 
 
-def _may_wait(work: _Work) -> bool:
-    """Whether this work waits while pressure holds."""
-    return work.background or _is_low(work.topic)
-
-
 def _is_low(topic: Topic) -> bool:
     priority = topic.config.priority
     return priority is not None and priority < 0
-
-
-def _nothing() -> None:
-    pass

@@ -32,16 +32,9 @@ from msgspec import Struct
 
 from proto.api.answers import Record
 from proto.ipc.operations import Fed, Feed
-from proto.model.limits import MAX_WAIT_MS
-from shardd.delivery.diff import Answer, Read, rows
+from shardd.delivery.diff import Answer, rows
 from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
-
-
-class StreamRead(Read, frozen=True):
-    epoch: int = 0
-    include_data: bool = True
-    strong: bool = False
 
 
 class _Payload(Struct):
@@ -55,23 +48,7 @@ class _Payload(Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def stream_read(asked: Feed) -> StreamRead:
-    return StreamRead(
-        asked.from_seq,
-        asked.limit,
-        frozenset(map(str.encode, asked.nodes)),
-        asked.tags,
-        asked.meta,
-        min(asked.wait_ms, MAX_WAIT_MS),
-        asked.budget,
-        None,
-        asked.epoch,
-        asked.data,
-        asked.strong,
-    )
-
-
-def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
+def stream_answer(topic: Topic, read: Feed, head: int) -> Answer:
     """The answer for a stream that has seen records up to `read.from_seq`; it gets records up to `head`."""
     earliest, position = topic.records.floor, read.from_seq
     gap: tuple[int, int, str, str | None] | None = None
@@ -91,15 +68,15 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     if position < head:
         slices, to_seq = topic.records.window(start, read.limit, read.budget, head)
         scanned = sum(s.stop - s.start for s in slices)
-        nodes = read.nodes if topic.config.dedupe_node else frozenset()
-        tags, meta, data = read.include_tags, read.include_meta, read.include_data
-        records = list(chain.from_iterable(rows(s, nodes, tags, meta, Record, data) for s in slices))
+        nodes = frozenset(map(str.encode, read.nodes)) if topic.config.dedupe_node else frozenset()
+        kept = (rows(s, nodes, read.tags, read.meta, Record, read.data) for s in slices)
+        records = list(chain.from_iterable(kept))
     body = b""
+    shown = head if read.strong else topic.records.head_seq
     if records:
-        shown = head if read.strong else topic.records.head_seq
         body = _encode(_Payload(topic.name, records, position, to_seq, shown))
         if b"\n" in body or b"\r" in body:
             # JSON strings hold no raw line breaks. These are between tokens, where a blank means the same.
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
-    extra = Fed(to_seq, head if read.strong else topic.records.head_seq, earliest, topic.epoch, gap)
+    extra = Fed(to_seq, shown, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)

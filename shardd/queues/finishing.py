@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from proto.api.answers import ClaimAcked, ClaimNacked
 from proto.model.errors import TopicsError
@@ -26,18 +26,15 @@ from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 
-class Finished:
+class Finished(Struct, eq=False):
     """What one claim has finished. `undone` is called for each of its `changes` that is taken back."""
 
-    __slots__ = ("_open", "_then", "ack", "changes", "nack", "undone")
-
-    def __init__(self, undone: Callable[[TopicsError], None]) -> None:
-        self.ack: ClaimAcked | UnsetType = UNSET
-        self.nack: ClaimNacked | UnsetType = UNSET
-        self.undone = undone
-        self.changes = 0
-        self._open = 0
-        self._then: Callable[[], None] | None = None
+    undone: Callable[[TopicsError], None]
+    ack: ClaimAcked | UnsetType = UNSET
+    nack: ClaimNacked | UnsetType = UNSET
+    changes: int = 0
+    _open: int = 0
+    _then: Callable[[], None] | None = None
 
     @property
     def settled(self) -> bool:

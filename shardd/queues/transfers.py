@@ -11,14 +11,14 @@ The smallest parked letter of a target is sent again every 5 s; when the target 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import structlog
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
@@ -58,14 +58,13 @@ class Asking(Protocol):
     async def request(self, index: int, operation: Operation[A], topic: str, body: bytes = b"") -> Reply[A]: ...
 
 
-class TransferWaiter:
+class TransferWaiter(Struct, eq=False):
     """Transfers that a request waits for. `over` is called once, with the seqs that arrived. It also gets an error if
     the others will not arrive, or if the target did not answer."""
 
-    def __init__(self, seqs: set[int], over: Callable[[list[int], TopicsError | None], None]) -> None:
-        self.left = seqs
-        self.arrived: list[int] = []
-        self.over = over
+    left: set[int]
+    over: Callable[[list[int], TopicsError | None], None]
+    arrived: list[int] = []
 
 
 class Mover:
@@ -327,9 +326,7 @@ class Mover:
 
     # Waiters
 
-    def settled(
-        self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
-    ) -> None:
+    def settled(self, topic: Topic, arrived: Sequence[int], lost: Sequence[int], error: TopicsError | None) -> None:
         for waiter in self.waiters.get(topic.id, ())[:]:
             waiter.arrived += waiter.left.intersection(arrived)
             hit = waiter.left.intersection(lost)

@@ -111,10 +111,6 @@ class _Open:
         """The key that asks: the part of it that decides which names an error may show."""
         return Key(b"", prefixes=self.request.options.prefixes)
 
-    @property
-    def deadline_ns(self) -> int:
-        return self.request.deadline_ns
-
 
 _Work = Callable[[_Open], Awaitable[Reply]]
 
@@ -213,7 +209,7 @@ class Registrar:
         their askers hear of it before they give up."""
         now_ns = self._staging.clock.monotonic() * 1e9
         for taken in self._open.values():
-            if taken.waiting and 0 < taken.deadline_ns < now_ns:
+            if taken.waiting and 0 < taken.request.deadline_ns < now_ns:
                 taken.scope.cancel()
 
     def _begin(self, taken: _Open) -> None:
@@ -227,7 +223,7 @@ class Registrar:
     # What they do
 
     async def _put(self, name: str, patch: RouterPatch, taken: _Open) -> Reply:
-        deadline_ns = taken.deadline_ns
+        deadline_ns = taken.request.deadline_ns
         async with self._graph.turn:
             known, config = await self._allowed(name, patch, taken.key)
             self._begin(taken)
@@ -291,16 +287,12 @@ class Registrar:
                 pass  # the shard is down: a topic without a router is harmless
 
     async def _make_topics(self, config: RouterConfig, made: list[str], deadline_ns: int, *, create_dest: bool) -> None:
-        """Make the router's missing topics and add their names to `made`."""
+        """Make the router's missing topics, within the cap over all shards, and add their names to `made`."""
         if not create_dest:
             await self._graph.ask(config.dest, StateGet(touch=False), deadline_ns)
         for topic in (config.source, config.dest) if create_dest else (config.source,):
-            if await self._make_topic(topic, deadline_ns):
+            if (await self._graph.ask(topic, Configure(), deadline_ns)).created:
                 made.append(topic)
-
-    async def _make_topic(self, topic: str, deadline_ns: int) -> bool:
-        """Make a topic unless it exists, within the cap over all shards. Returns whether it is new."""
-        return (await self._graph.ask(topic, Configure(), deadline_ns)).created
 
     async def _route(
         self, name: str, current: Known | None, config: RouterConfig, deadline_ns: int
@@ -334,7 +326,7 @@ class Registrar:
             _check_names(taken.key, current.config)
             with self._graph.changing():
                 deletion = RouterDelete(name, self._graph.reading)
-                reply = await self._graph.ask(current.config.dest, deletion, taken.deadline_ns)
+                reply = await self._graph.ask(current.config.dest, deletion, taken.request.deadline_ns)
             known.pop(name)
             return reply
 
@@ -344,7 +336,7 @@ class Registrar:
         if current is None:
             raise router_not_found(name)
         _check_names(taken.key, current.config)
-        reply = await self._graph.ask(current.config.dest, RouterGet(name), taken.deadline_ns)
+        reply = await self._graph.ask(current.config.dest, RouterGet(name), taken.request.deadline_ns)
         if reply.extra is not None and not reply.extra.found:
             self._graph.forget()  # the shard has removed the router, because its source is gone
             raise router_not_found(name)
@@ -354,13 +346,13 @@ class Registrar:
         known = await self._graph.glance()
         if topic not in self._making and not _naming(topic, known):
             self._begin(taken)
-            return await self._graph.ask(topic, deletion, taken.deadline_ns)
+            return await self._graph.ask(topic, deletion, taken.request.deadline_ns)
         async with self._graph.turn:
             known = await self._graph.known()
             self._begin(taken)
             named = _naming(topic, known)
             with self._graph.changing():
-                reply = await self._delete_named(topic, named, deletion, taken.deadline_ns)
+                reply = await self._delete_named(topic, named, deletion, taken.request.deadline_ns)
             for name in named:
                 known.pop(name)
             answer = msgspec.json.decode(reply.body)
