@@ -30,10 +30,10 @@ from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure
-from shardd.delivery.priority import effective_priority
+from shardd.delivery.priority import age_boost, effective_priority
 from shardd.delivery.scheduler import Scheduler
 from shardd.leaders import Leader, runs
-from shardd.queues.leases import Leases, held
+from shardd.queues.leases import Leases
 from shardd.queues.transfers import Mover
 from shardd.recovery.quarantine import Quarantine
 from shardd.routers.copier import Copier
@@ -105,7 +105,7 @@ class Inspect:
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
         own = effective_priority(topic.config, topic.last_read_ts, now_ms)
-        return own + self.scheduler.boost(topic)
+        return own + age_boost(self.scheduler.waited(topic))
 
     def list(self, request: Request[ListTopics], respond: Respond) -> None:
         options = request.options
@@ -168,7 +168,7 @@ class Inspect:
             files_set_apart=self.files_set_apart(),
             records_missing=self.records_missing(),
             queue_topics=len(queues),
-            queue_leases_in_flight=held(queues),
+            queue_leases_in_flight=sum(topic.queue.in_flight for topic in queues if topic.queue is not None),
             # Queues are few and are watched, so they do not compete with all the other topics for the places.
             per_queue=[
                 QueueRow(*self.leases.row(t)) for t in nsmallest(options.per_topic, seen, key=attrgetter("name"))

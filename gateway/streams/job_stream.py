@@ -42,8 +42,6 @@ _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 """An event's data must have no line ends. JSON has them only between tokens, so a space may replace each."""
-
-
 MAX_SENT = 2**63 - 1
 """The largest number that a message can hold."""
 

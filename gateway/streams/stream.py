@@ -256,12 +256,6 @@ class Stream(ABC):
         self._look_for_room()
         return item
 
-    def _sent(self) -> None:
-        """Note that the connection has taken all items removed with `taken`."""
-        self._in_hand.clear()
-        self._sending_bytes = 0
-        self._look_for_room()
-
     @property
     def _held_bytes(self) -> int:
         return self._queued_bytes + self._sending_bytes
@@ -379,7 +373,10 @@ class Stream(ABC):
                     continue
                 self._sending_since = self._sending_since or monotonic()
                 await self.send()
-                self._sent()
+                # The connection has taken all items removed with `taken`.
+                self._in_hand.clear()
+                self._sending_bytes = 0
+                self._look_for_room()
                 self._sending_since = None
                 if self.state is StreamState.DROPPED:
                     self._note(StreamEvent.SENT)

@@ -96,22 +96,20 @@ class Subscription:
     # What the feed calls
 
     def take(self, batch: Batch) -> None:
-        if batch.from_seq != self.seq:
-            if batch.to_seq > self.seq:
-                self._leave()
-                self.stream.behind(self)
+        if batch.from_seq == self.seq:
+            if not batch.payload and batch.to_seq == self.seq:
+                self.head = batch.head  # the feed's read ended without news
+                return
+            after = Position(self.epoch, batch.to_seq, self.born)
+            kind = "record" if batch.payload else "position"
+            if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
+                self.seq = batch.to_seq
+                self.head = batch.head
+                return
+        elif batch.to_seq <= self.seq:
             return
-        if not batch.payload and batch.to_seq == self.seq:
-            self.head = batch.head  # the feed's read ended without news
-            return
-        after = Position(self.epoch, batch.to_seq, self.born)
-        kind = "record" if batch.payload else "position"
-        if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
-            self.seq = batch.to_seq
-            self.head = batch.head
-        else:
-            self._leave()
-            self.stream.behind(self)
+        self._leave()
+        self.stream.behind(self)
 
     def throttled(self, error: TopicsError) -> None:
         # Not the error itself: its traceback keeps the frame that read, and the memory that the read held.
@@ -127,15 +125,12 @@ class Subscription:
         self.feed = None
         self.over()
         if self.epoch != TOLD:
-            self._tell_deleted()
+            head = max(self.head, self.seq if self.epoch > 0 else 0)
+            fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
+            self.stream.generation += 1
+            after = Position(TOLD, self.seq, self.stream.generation)
+            self.stream.put(Item("topic-deleted", self, fields, after, 0))
         self.stream.deleted(self)
-
-    def _tell_deleted(self) -> None:
-        head = max(self.head, self.seq if self.epoch > 0 else 0)
-        fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
-        self.stream.generation += 1
-        after = Position(TOLD, self.seq, self.stream.generation)
-        self.stream.put(Item("topic-deleted", self, fields, after, 0))
 
     # What the stream does with it
 

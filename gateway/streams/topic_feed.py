@@ -127,8 +127,7 @@ class TopicFeed:
                         self._end(lambda member: member.deleted())
                         return
                     if error.code is ErrorCode.INTERNAL:
-                        self._end(lambda member: member.fall_behind())
-                        return
+                        break
                     if error.code is ErrorCode.THROTTLED:
                         for member in tuple(self.members):
                             member.throttled(error)
@@ -139,8 +138,8 @@ class TopicFeed:
                     continue
                 retry_s = FIRST_RETRY_S
                 if not self._spread(reply):
-                    self._end(lambda member: member.fall_behind())
-                    return
+                    break
+            self._end(lambda member: member.fall_behind())
 
     def _spread(self, reply: Reply[operations.Fed]) -> bool:
         """Hand a batch to the members. Returns False when the members must read by themselves: after a gap, another

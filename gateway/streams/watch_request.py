@@ -50,13 +50,10 @@ class Options(Struct, frozen=True):
 
 def options_of(asked: WatchRequest, limits: Limits) -> Options:
     """Return the options of a request, with numbers out of range clamped."""
-    budget = asked.max_batch_bytes
-    if budget is None:
-        budget = DEFAULT_FRAME_BYTES
-    node = asked.node
+    node, budget = asked.node, asked.max_batch_bytes
     return Options(
         clamped(asked.limit, DEFAULT_LIMIT, limits.max_limit),
-        clamped(budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        clamped(DEFAULT_FRAME_BYTES if budget is None else budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
         tuple(sorted({node} if isinstance(node, str) else set(node or ()))),
         bool(asked.include_tags),
         asked.include_meta is not False and asked.include_data is not False,

@@ -63,7 +63,6 @@ _CODES = {
     500: ErrorCode.INTERNAL,
     503: ErrorCode.SHUTTING_DOWN,
 }
-_KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _REFUSALS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN)
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
 """Fields of a publish that go to the shard unchanged."""
@@ -213,7 +212,7 @@ def _form(item: Item) -> bytes:
             form = b'{"op":"record",' + batch.payload[1:]
             batch.keep(SocketStream, form)
         return form
-    return _encode({"op": _KINDS[item.kind], **item.what})
+    return _encode({"op": item.kind.replace("-", "_"), **item.what})
 
 
 class Conversation:

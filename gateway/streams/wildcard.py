@@ -45,6 +45,7 @@ class Watching(Protocol):
 class Wildcard:
     def __init__(self, stream: Watching, prefix: str, options: Options, unknown: frozenset[bytes]) -> None:
         self.prefix = prefix
+        self.key = stream.key
         self._stream = stream
         self._options = options
         self._unknown = unknown
@@ -52,11 +53,6 @@ class Wildcard:
         self._most = stream.names.limits.max_watch_topics
         self._left_out: set[str] = set()
         self._untold: set[str] = set()
-
-    @property
-    def key(self) -> Key:
-        """The key of the stream's client."""
-        return self._stream.key
 
     def begin(self) -> None:
         """Follow the prefix."""
@@ -81,7 +77,11 @@ class Wildcard:
             self._stream.join(name, self._options, epochs[name])
         self._leave_out(fresh[len(joined) :])
         if len(self._stream.subscriptions) > 2 * self._most:
-            self._tidy(self._feed)
+            # Forget the deleted topics that the list no longer has and whose clients know it.
+            for name, known in tuple(self._stream.subscriptions.items()):
+                over = known.state is SubscriptionState.OVER and known.handed.epoch == TOLD
+                if over and self._feed.epoch(name) is None:
+                    self._stream.forget(name)
         if self._unknown and self._feed.complete:
             unknown, self._unknown = self._unknown - set(map(mark, self._feed.epochs())), frozenset()
             if unknown:
@@ -118,12 +118,6 @@ class Wildcard:
         new = set(names) - self._left_out
         self._left_out |= new
         self._untold |= new
-
-    def _tidy(self, feed: PrefixFeed) -> None:
-        """Forget the deleted topics that the list no longer has and whose clients know it."""
-        for name, known in tuple(self._stream.subscriptions.items()):
-            if known.state is SubscriptionState.OVER and known.handed.epoch == TOLD and feed.epoch(name) is None:
-                self._stream.forget(name)
 
     def news(self) -> tuple[str, list[str]] | None:
         """Return an error message and topics that were left out since the last call, None without any."""

@@ -163,10 +163,6 @@ class Scheduler:
         """The topics whose foreground work is ready and must wait until pressure falls."""
         return [work.topic for work in self._held if not work.background]
 
-    def boost(self, topic: Topic) -> int:
-        """The priority that the topic has gained by waiting."""
-        return age_boost(self.waited(topic))
-
     def waited(self, topic: Topic) -> float:
         """Seconds that the topic's work has been waiting; 0 if it has none."""
         waiting = [works[topic.id] for works in self._works if topic.id in works]

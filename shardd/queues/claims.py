@@ -26,6 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import repeat
+from operator import attrgetter
 
 from proto.api import answers
 from proto.api.answers import ClaimedJob
@@ -53,6 +54,7 @@ REMEMBERED = 10_000
 """The most sent jobs of waiting claims and of streams that are remembered, to take them back if the client has
 disconnected."""
 
+_seq = attrgetter("seq")
 Served = list[tuple[Claimer, list[ClaimedJob]]]
 """Claims and the jobs that they get."""
 
@@ -84,7 +86,8 @@ class Claims:
         self._staging.check_term()
         asked, finishes = parse_claim(request, self._staging.limits)
         topic, queue = self._leases.look(request)
-        claimer = Claimer(asked, "", (caller, request.id), respond)
+        key, wait_s = (caller, request.id), (asked.wait_ms or 0) / 1000
+        claimer = Claimer(asked.node, asked.max or 1, asked.lease_ms, wait_s, "", key, respond)
         if finishes is None:
             self.take(topic, queue, claimer)
             return
@@ -113,7 +116,7 @@ class Claims:
         if error is not None and (finished is None or not finished.changes):
             claimer.refuse(error)
         elif finished is not None:
-            claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
+            claimer.respond = self._staging.watch(claimer.key[1], claimer.respond)
             finished.when_settled(partial(self.give, topic, claimer, [], Timing()))
         else:
             self.give(topic, claimer, [], Timing())
@@ -138,7 +141,7 @@ class Claims:
             self._by_key[claimer.key] = cohort
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
-        claimer.respond(Parked(claimer.ident))
+        claimer.respond(Parked(claimer.key[1]))
         self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
@@ -294,7 +297,7 @@ class Claims:
             if cohort is not None:
                 self._leave(cohort, claimer)
                 if not claimer.stream:  # a stream has no time to be answered in, and would lose its leases
-                    claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
+                    claimer.respond = self._staging.watch(claimer.key[1], claimer.respond)
             # A stream's answer, too, may be on its way while the client leaves, whether it waited here or not.
             if part and (cohort is not None or claimer.stream):
                 self._remember(claimer, topic, part)
@@ -377,14 +380,14 @@ class Claims:
         try:
             part.sort(key=_seq)
             if claimer.stream:
-                claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
+                claimer.respond(Reply(claimer.key[1], to_json(part), extra=Jobs(tuple(map(_seq, part)))))
                 return
             ready = self._leases.current(topic).ready(topic.records.count)
             body = answers.ClaimedJobs(topic.name, part, len(part), ready)
             if claimer.finished is not None:
                 body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
             extra = LettersSent(tuple(dead_letters)) if dead_letters else None
-            claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
+            claimer.respond(Reply(claimer.key[1], to_json(body), performance=performance(timing), extra=extra))
         except Exception:
             fault = faults.failed("claim")
             if part:
@@ -397,7 +400,3 @@ class Claims:
 def leases_of(part: Sequence[ClaimedJob]) -> list[tuple[int, int]]:
     """Seq and token of each job."""
     return [(job.seq, token_of(job.lease_id)) for job in part]
-
-
-def _seq(job: ClaimedJob) -> int:
-    return job.seq

@@ -34,8 +34,6 @@ from shardd.topic.topic import Topic
 LEASE_PREFIX = "lease_"
 STALE = -1
 """The token of a malformed lease id. No lease has this token."""
-
-
 Found = tuple[int, int, str | UnsetType, str | UnsetType, Raw, Raw | UnsetType]
 """seq, ts, node, tag, data, meta."""
 
@@ -175,11 +173,6 @@ def token_of(text: str) -> int:
 def new_tokens(count: int) -> Sequence[int]:
     """`count` random tokens. Random, so that none repeats after a restart."""
     return struct.unpack(f"<{count}Q", os.urandom(8 * count))
-
-
-def one(topic: Topic, seq: int) -> Found | None:
-    """The record with this seq; None if it is gone."""
-    return next(chosen(topic, [seq]), None)
 
 
 def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:

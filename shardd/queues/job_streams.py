@@ -19,7 +19,7 @@ from proto.ipc.message import Reply, Request
 from proto.ipc.operations import WorkClose, Worker, WorkOpen, WorkTake
 from shardd.changes.transactions import Respond, refuse
 from shardd.queues.claims import Claims
-from shardd.queues.cohorts import Claimer
+from shardd.queues.cohorts import STREAM_WAIT_S, Claimer
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import check_claim
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
@@ -46,7 +46,8 @@ class JobStreams:
         self._leases.staging.check_term()
         topic, queue = self._leases.look(request)
         stream = request.options.stream
-        claimer = Claimer(self._claim(request), stream, (caller, request.id), respond)
+        asked, key = self._claim(request), (caller, request.id)
+        claimer = Claimer(asked.node, asked.max or 1, asked.lease_ms, STREAM_WAIT_S, stream, key, respond)
         self.streams.setdefault(caller, {})[stream] = request.topic
         queue.streams.setdefault(stream, 0)
         self._claims.take(topic, queue, claimer)

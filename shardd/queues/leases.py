@@ -9,7 +9,7 @@ Claims make leases: `shardd.queues.claims`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -276,8 +276,3 @@ class Released(LeasesChanged, kw_only=True, eq=False):
         for seq, reason in self.explained.items():
             if seq in queue.jobs:
                 queue.explain(seq, reason)
-
-
-def held(topics: Iterable[Topic]) -> int:
-    """Number of leases in flight in all these topics."""
-    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

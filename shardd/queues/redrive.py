@@ -29,8 +29,6 @@ from shardd.topic.topic import Topic
 LOOKED_AT = 1000
 """The most records scanned at a time."""
 _FREE = (JobState.READY, JobState.DELAYED, JobState.SCHEDULED)
-
-
 _FORM = Form(RedriveRequest)
 
 

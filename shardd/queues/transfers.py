@@ -29,7 +29,7 @@ from shardd.changes.transactions import Staging, TopicChange
 from shardd.frames import Leases as LeasesFrame
 from shardd.queues import dead_letter_meta as form
 from shardd.queues.job_deletion import JobsDeleted, Saved, remove
-from shardd.queues.job_requests import Found, one, size_of
+from shardd.queues.job_requests import Found, chosen, size_of
 from shardd.storage.change import Timing
 from shardd.storage.errors import Exhausted, SegmentError
 from shardd.storage.indivisible import indivisible
@@ -257,7 +257,9 @@ class Mover:
         if error.code in _UNCERTAIN:
             self.refused.add(target)
             topic.outbox.refusals[target] = _reason(error)
-            self._give_up_waiting(topic, transfers, error)
+            for waiter in self.waiters.get(topic.id, ())[:]:
+                if not waiter.left.isdisjoint(transfers):
+                    self._end(topic, waiter, error)
         elif any(not transfer.deliveries for transfer in transfers.values()):
             self._call_back(topic, list(transfers), error)
         elif len(transfers) > 1:
@@ -333,11 +335,6 @@ class Mover:
             waiter.left -= {*arrived, *lost}
             if not waiter.left or (hit and error is not None):
                 self._end(topic, waiter, error if hit else None)
-
-    def _give_up_waiting(self, topic: Topic, transfers: dict[int, Transfer], error: TopicsError) -> None:
-        for waiter in self.waiters.get(topic.id, ())[:]:
-            if not waiter.left.isdisjoint(transfers):
-                self._end(topic, waiter, error)
 
     def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
         self.waiters[topic.id].remove(waiter)
@@ -426,7 +423,7 @@ def _batch(topic: Topic, transfers: dict[int, Transfer], most: int) -> tuple[lis
     gone: list[int] = []
     budget = MAX_BATCH_BYTES
     for seq in transfers:
-        record = one(topic, seq)
+        record = next(chosen(topic, [seq]), None)
         if record is None:
             gone.append(seq)
             continue

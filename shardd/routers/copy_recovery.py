@@ -54,26 +54,19 @@ def _moves(at: Position, source: Position) -> bool:
     return (at.cursor < source.head and not at.source_truncated) or (not at.idle and at.asked != source.head)
 
 
-def closed(way: Sequence[Position]) -> bool:
-    """Whether a path from a topic to its source, and so on, leads back to its start."""
-    return bool(way) and way[-1].source is not None and way[-1].source[0] == way[0].name
-
-
 def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
     """Whether nothing in a cycle can move any more, from two reads of its positions. Then nothing is left to do, or a
     topic waits for lost records."""
-    if first != second or not closed(first):
+    # The way from a topic to its source, and so on, has to lead back to its start.
+    if first != second or not first or first[-1].source is None or first[-1].source[0] != first[0].name:
         return False
     return not any(_moves(each, source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
-
-
-Replay = Callable[[Topic, Deferred], None]
 
 
 class Restore:
     """The restoration of one topic. The caller pulls from its source and passes each answer to `take`, until `done`."""
 
-    def __init__(self, topic: Topic, copier: Copier, replay: Replay) -> None:
+    def __init__(self, topic: Topic, copier: Copier, replay: Callable[[Topic, Deferred], None]) -> None:
         self._topic = topic
         self._copier = copier
         self._staging = copier.staging

@@ -165,9 +165,9 @@ class Registrar:
             raise starting("changes of routers are made by shard 0 only, and not before it serves")
         key, size = request.options.key, max(len(request.body), LEAST_BYTES)
         if self._open and self._sizes.total() + size > MOST_BYTES:
-            raise _too_many("", MOST_BYTES)
+            raise _too_many_bytes("", MOST_BYTES)
         if key and self._sizes[key] and self._sizes[key] + size > MOST_BYTES // 2:
-            raise _too_many(" of one key", MOST_BYTES // 2)
+            raise _too_many_bytes(" of one key", MOST_BYTES // 2)
         taken = self._open[caller, request.id] = _Open(request, caller, respond, size)
         self._sizes[key] += size
         self._nursery.start_soon(self._carry_out, taken, work)
@@ -267,12 +267,8 @@ class Registrar:
         _check_names(key, config)
         most = self._limits.max_routers
         if current is None and most and len(known) >= most:
-            raise TopicsError(
-                ErrorCode.THROTTLED,
-                f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first",
-                {"limit": "max_routers", "max": most},
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+            message = f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first"
+            raise _too_many("max_routers", most, message)
         others = [other.config for other_name, other in known.items() if other_name != name]
         check_fan_in(config, others, key)
         check_cycle(config, others, key)
@@ -390,10 +386,10 @@ def _check_names(key: Key, config: RouterConfig) -> None:
     check_name(key, config.dest)
 
 
-def _too_many(whose: str, most: int) -> TopicsError:
-    return TopicsError(
-        ErrorCode.THROTTLED,
-        f"changes of routers and deletions of topics{whose} that wait for their turn have {most} bytes; retry shortly",
-        {"limit": "registrar_bytes", "max": most},
-        retry_after_ms=RETRY_AFTER_MS,
-    )
+def _too_many_bytes(whose: str, most: int) -> TopicsError:
+    what = f"changes of routers and deletions of topics{whose}"
+    return _too_many("registrar_bytes", most, f"{what} that wait for their turn have {most} bytes; retry shortly")
+
+
+def _too_many(limit: str, most: int, message: str) -> TopicsError:
+    return TopicsError(ErrorCode.THROTTLED, message, {"limit": limit, "max": most}, retry_after_ms=RETRY_AFTER_MS)

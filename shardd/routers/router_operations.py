@@ -30,7 +30,7 @@ from proto.ipc.operations import (
     RouterSource,
     SourceFound,
 )
-from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_found
+from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import RoutersChanged as RoutersFrame
@@ -254,11 +254,9 @@ class Routing:
             for lane, done in lanes:
                 lane.unsaved = lane.cursor != done
         else:
-            refusal = TopicsError(
-                ErrorCode.NOT_READY,
+            refusal = not_ready(
                 f"copies could not be saved ({error.strerror or error}); free space or mend the disk, then try again",
-                {"reason": "write_failed"},
-                retry_after_ms=1000,
+                reason="write_failed",
             )
         for waiter in waiting:
             waiter(refusal)
@@ -278,13 +276,13 @@ class Routing:
             if topic.lane is not None and topic.lane.routers and topic.unloaded is None
         ]
 
-    def _visible(self) -> list[Router]:
+    def visible(self) -> list[Router]:
         lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
         return [router for lane in lanes for router in lane.routers.values()]
 
     def routers(self) -> dict[str, Router]:
         """The shard's visible routers, by name."""
-        return {each.name: each for each in self._visible()}
+        return {each.name: each for each in self.visible()}
 
     def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
         """Answers the registrar with the shard's visible routers, `[name, config, made_ms]` each. Option `reading`.
@@ -300,19 +298,15 @@ class Routing:
         else:
             change.commit(Timing())
 
-    def rows(self) -> Graph:
-        return Graph(tuple((each.name, as_map(each.config), each.made_ms) for each in self._visible()))
-
     def get(self, request: Request[RouterGet], respond: Respond) -> None:
         """Answers with one router. Options: `router`. `found` is False if it is not in this shard."""
         topic = self._directory.visible.get(request.topic)
         lane = None if topic is None else topic.lane_visible
         router = None if lane is None else lane.routers.get(request.options.router)
-        if router is None:
+        if topic is None or router is None:
             respond(Reply(request.id, extra=RouterFound(False)))
         else:
             shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
-            assert topic is not None
             if (reason := _waits_for(topic)) is not None:
                 shown["waits_for"] = reason
             respond(Reply(request.id, to_json(shown), extra=RouterFound(True)))
@@ -328,7 +322,7 @@ class Routing:
             name
             for name, router in every.items()
             if name.startswith(options.prefix)
-            and (not prefixes or all(each.startswith(prefixes) for each in _names(router)))
+            and (not prefixes or all(n.startswith(prefixes) for n in (name, router.config.source, router.config.dest)))
             and options.source in ("", router.config.source)
             and options.dest in ("", router.config.dest)
         )
@@ -364,7 +358,8 @@ class _GraphRead(Change, eq=False):
     respond: Respond
 
     def commit(self, timing: Timing) -> None:
-        self.respond(Reply(self.request.id, extra=self.routing.rows()))
+        rows = tuple((each.name, as_map(each.config), each.made_ms) for each in self.routing.visible())
+        self.respond(Reply(self.request.id, extra=Graph(rows)))
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)
@@ -394,10 +389,6 @@ class _RoutersChanged(TopicChange, eq=False):
 
 def _waits_for(topic: Topic) -> str | None:
     return None if topic.lane is None else topic.lane.waits_for
-
-
-def _names(router: Router) -> tuple[str, str, str]:
-    return router.name, router.config.source, router.config.dest
 
 
 def _answer(request: Request, name: str, config: RouterConfig, *, created: bool, timing: Timing) -> Reply:
