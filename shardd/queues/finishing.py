@@ -10,7 +10,6 @@ What a claim finishes is committed before the claim is answered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -75,8 +74,7 @@ def finish(staging: Staging, topic: Topic, queue: Queue, asked: Finish, finished
                 remove(change)
         if asked.nack is not None:
             now = staging.clock.now_ms()
-            release = partial(queue.release, due_ms=now + asked.delay_ms, now_ms=now)
-            before, skipped = changed(asked.nack, queue.holder, release)
+            before, skipped = changed(asked.nack, queue.holder, queue.release, now + asked.delay_ms, now)
             finished.nack = ClaimNacked(len(before), skipped)
             if before:
 

@@ -93,7 +93,7 @@ class Leases:
 
         with indivisible:
             now = self.staging.clock.now_ms()
-            before, skipped = changed(jobs, queue.holder, partial(queue.release, due_ms=now + delay, now_ms=now))
+            before, skipped = changed(jobs, queue.holder, queue.release, now + delay, now)
             failed = partial(refuse, request.id, respond)
             change = Released(topic, self.staging, before, done, failed)
             change.explain(queue, reason)
@@ -110,7 +110,7 @@ class Leases:
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         with indivisible:
-            before, skipped = changed(jobs, queue.holder, partial(queue.extend, deadline=deadline))
+            before, skipped = changed(jobs, queue.holder, queue.extend, deadline)
             ids = {str(seq): lease_id(queue.jobs[seq].token) for seq in before}
             failed = partial(refuse, request.id, respond)
             change_leases(LeasesChanged(topic, self.staging, before, done, failed))
@@ -153,10 +153,10 @@ def settle(staging: Staging, topic: Topic) -> None:
 
 
 def changed(
-    jobs: Named, found: Callable[[int, str, int | None], Job | None], change: Callable[[int, Job], None]
+    jobs: Named, found: Callable[[int, str, int | None], Job | None], change: Callable[..., None], *times: int
 ) -> tuple[Saved, list[int]]:
-    """Changes the jobs that the worker holds, which `found` returns. Returns their earlier states, and the other seqs,
-    among them those that are named again."""
+    """Changes the jobs that the worker holds, which `found` returns, by `change` of seq, job and times. Returns their
+    earlier states, and the other seqs, among them those that are named again."""
     before: Saved = {}
     skipped = []
     for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
@@ -165,7 +165,7 @@ def changed(
             skipped.append(seq)
         else:
             before[seq] = job.saved()
-            change(seq, job)
+            change(seq, job, *times)
     return before, skipped
 
 
