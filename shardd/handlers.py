@@ -18,8 +18,8 @@ from shardd.operations.cursors import Cursors
 from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
 from shardd.operations.topics import Topics
-from shardd.queues.peek import Peeking
-from shardd.queues.redrive import Redrive
+from shardd.queues.peek import peek
+from shardd.queues.redrive import redrive
 from shardd.routers.copy_recovery import position
 from shardd.topic.directory import Directory
 
@@ -59,8 +59,8 @@ def at_once(parts: Assembly, checkpoints: Checkpoints) -> dict[type, Callable[[R
         operations.SessionCount: parts.sessions.count,
         operations.TicketMake: parts.tickets.make,
         operations.TicketUse: parts.tickets.use,
-        operations.PeekJobs: Peeking(staging, parts.leases).peek,
-        operations.Redrive: Redrive(staging, parts.mover).redrive,
+        operations.PeekJobs: partial(peek, parts.leases),
+        operations.Redrive: partial(redrive, parts.mover),
         operations.RoomOrder: parts.allowance.order,
         operations.RoomWant: parts.allowance.wanted,
     }

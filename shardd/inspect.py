@@ -27,9 +27,8 @@ from proto.process.faults import faults
 from shardd.assembly import Assembly
 from shardd.changes.transactions import Respond, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
-from shardd.delivery.priority import effective_priority
+from shardd.delivery.priority import age_boost, effective_priority
 from shardd.leaders import runs
-from shardd.queues.leases import held
 from shardd.storage.group_commit import SYNC_BOUNDS_US
 from shardd.topic.topic import Topic
 
@@ -83,7 +82,7 @@ class Inspect:
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
         own = effective_priority(topic.config, topic.last_read_ts, now_ms)
-        return own + self._parts.scheduler.boost(topic)
+        return own + age_boost(self._parts.scheduler.waited(topic))
 
     def list(self, request: Request[ListTopics], respond: Respond) -> None:
         options = request.options
@@ -139,7 +138,7 @@ class Inspect:
             files_set_apart=self._checkpoints.inventory.files_apart,
             records_missing=len(self._checkpoints.inventory.problems()),
             queue_topics=len(queues),
-            queue_leases_in_flight=held(queues),
+            queue_leases_in_flight=sum(topic.queue.in_flight for topic in queues if topic.queue is not None),
             # Queues are few and are watched, so they do not compete with all the other topics for the places.
             per_queue=[QueueRow(*parts.leases.row(t)) for t in nsmallest(options.per_topic, seen, attrgetter("name"))],
             letters_waiting=len(parts.mover),

@@ -54,11 +54,7 @@ class Restoring:
         def replay(topic: Topic, deferred: Deferred) -> None:
             replay_deferred(self._directory, topic, *deferred)
 
-        staging = self._staging
-        return [
-            Restore(topic, self._copier, self._directory, staging.clock, staging.boot_id, replay)
-            for topic in self._unrestored()
-        ]
+        return [Restore(topic, self._copier, replay) for topic in self._unrestored()]
 
     def ended(self, topics: Iterable[str]) -> None:
         """All copies are made again; `topics` had lacked some. Raises OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proto.model.errors import topic_not_found
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.claims import Claims
@@ -39,6 +40,6 @@ class Subscribers:
         self.claims.changed(topic)
 
     def deleted(self, topic: Topic) -> None:
-        self._reads.topic_deleted(topic)
+        self._reads.refuse(topic, topic_not_found(topic.name))
         self.claims.changed(topic)
         self._pulls.topic_deleted(topic)

@@ -61,7 +61,7 @@ class Sockets:
         """Take the key from the first message of a socket; return whether it brought one. Otherwise, or after `AUTH_S`,
         close the socket."""
         from gateway.http.websocket import POLICY, TRY_LATER
-        from gateway.streams.websocket_commands import prove, refusal
+        from gateway.streams.websocket_commands import failure, prove
 
         try:
             try:
@@ -77,7 +77,7 @@ class Sockets:
             if self._outcomes.audit is not None:
                 self._outcomes.audit.answered(self._operations["websocket"], [], request, error.status)
             with contextlib.suppress(OSError, ClientGone), trio.move_on_after(AUTH_S):
-                await socket.send(refusal(error))
+                await socket.send(failure(error))
                 again = error.code is ErrorCode.THROTTLED
                 await socket.close(TRY_LATER if again else POLICY, error.code.value)
             return False

@@ -52,10 +52,9 @@ def op_of(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _event(name: str, kind: type[Struct], ident: str | None) -> Schema:
-    """A message of an event stream."""
+def _event(name: str, kind: type[Struct], ident: str) -> Schema:
     headers: Schema = {"event": {"const": name, "description": "the field `event` of the frame"}}
-    if ident and name != "error":
+    if name != "error":
         headers["id"] = {"type": "string", "description": ident}
     return {
         **_message(name, kind),

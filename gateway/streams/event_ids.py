@@ -74,38 +74,26 @@ class Position(NamedTuple):
 class Ids:
     """The encoder of one stream's ids. The stream keeps `seqs` and `generation` up to date."""
 
-    def __init__(self, seqs: Mapping[str, int], generation: int) -> None:
+    def __init__(self, seqs: Mapping[str, int], generation: int, *, growing: bool = False) -> None:
+        """`growing`: `seqs` may gain and lose topics, because the stream watches a prefix."""
         self.seqs = dict(seqs)
         self.generation = generation
-        self._token = _too_long(self.seqs)
-        self._marks = b"".join(map(mark, self.seqs)) if self._token else b""
-        """In the order of `seqs`, which has the same topics as long as the stream lives."""
+        self._marks = None if growing else _marks(self.seqs)
 
     def current(self) -> bytes:
         """Return the id of a frame after which the stream is at `seqs`."""
-        if self._token:
-            return _marked(self.generation, self._marks, self.seqs)
+        marks = _marks(self.seqs) if self._marks is None else self._marks
+        if marks:
+            raw = _encode_list((self.generation, marks, list(self.seqs.values())))
+            return _MARKED.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
         seqs = {**self.seqs, _GENERATION: self.generation} if self.generation else self.seqs
         return base64.urlsafe_b64encode(_encode_json(seqs)).rstrip(b"=")
 
 
-class GrowingIds(Ids):
-    """The ids of a stream that watches a prefix. `seqs` may gain and lose topics."""
-
-    def current(self) -> bytes:
-        self._token = False
-        if not _too_long(self.seqs):
-            return super().current()
-        return _marked(self.generation, b"".join(map(mark, self.seqs)), self.seqs)
-
-
-def _marked(generation: int, marks: bytes, seqs: Mapping[str, int]) -> bytes:
-    raw = _encode_list((generation, marks, list(seqs.values())))
-    return _MARKED.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
-
-
-def _too_long(seqs: Mapping[str, int]) -> bool:
-    return len(seqs) > MAX_MAP_TOPICS or sum(map(len, seqs)) + 24 * len(seqs) > MAX_MAP_BYTES
+def _marks(seqs: Mapping[str, int]) -> bytes:
+    """The marks for a token, in the order of `seqs`; b"" if their map is short enough."""
+    long = len(seqs) > MAX_MAP_TOPICS or sum(map(len, seqs)) + 24 * len(seqs) > MAX_MAP_BYTES
+    return b"".join(map(mark, seqs)) if long else b""
 
 
 @lru_cache(1 << 14)

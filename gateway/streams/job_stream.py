@@ -12,7 +12,7 @@ jobs back. If this process dies, the supervisor tells the shard (`proto.ipc.aske
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
 from time import time
@@ -42,8 +42,6 @@ _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 """An event's data must have no line ends. JSON has them only between tokens, so a space may replace each."""
-
-
 MAX_SENT = 2**63 - 1
 """The largest number that a message can hold."""
 
@@ -56,8 +54,10 @@ def _sendable(number: int) -> int:
 class _Sender:
     """Sends the pieces of a stream, each whole: a last frame inside another frame would be read as a part of it."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, patience_s: float) -> None:
+        """`patience_s` is how long the client may take for a piece, but for the last one."""
         self._write = write
+        self._patience_s = patience_s
         self.scope = trio.CancelScope()
         """All of the stream but its last frame."""
         self.cut = False
@@ -74,6 +74,13 @@ class _Sender:
             self.scope.cancel()
 
     async def send(self, parts: Iterable[bytes]) -> None:
+        """As `send_last`. Raises `ClientGone` for a client that does not take the piece in time."""
+        with trio.move_on_after(self._patience_s) as patience:
+            await self.send_last(parts)
+        if patience.cancelled_caught:
+            raise ClientGone
+
+    async def send_last(self, parts: Iterable[bytes]) -> None:
         """Send a piece, a part at a time."""
         self.cut = True
         for part in parts:
@@ -82,10 +89,6 @@ class _Sender:
         if self.end_by < inf:
             self.scope.cancel()
             await trio.lowlevel.checkpoint_if_cancelled()
-
-
-Send = Callable[[Iterable[bytes]], Awaitable[None]]
-"""Sends a piece in parts."""
 
 
 class Work:
@@ -121,7 +124,7 @@ class Work:
         stream = worker.stream
         left = False
         last = shutting_down()
-        sender = self._open[stream] = _Sender(write)
+        sender = self._open[stream] = _Sender(write, self._limits.slow_consumer_timeout_ms / 1000)
         if self._draining:
             sender.end()
 
@@ -143,7 +146,7 @@ class Work:
                     nursery.start_soon(watch)
                     try:
                         await trio.lowlevel.checkpoint_if_cancelled()  # the key may be gone, or the service draining
-                        await self._push(topic, worker, key, sender.send)
+                        await self._push(topic, worker, key, sender)
                     except TopicsError as error:
                         last = error
                     except (OSError, ClientGone):
@@ -152,7 +155,7 @@ class Work:
             if not left and not sender.cut:
                 sender.end()
                 with trio.move_on_at(sender.end_by):
-                    await sender.send([error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms)])
+                    await sender.send_last([error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms)])
             return not left and not sender.cut
         finally:
             with trio.move_on_after(GOODBYE_S) as patience:
@@ -162,28 +165,28 @@ class Work:
             if not self._open:
                 self._over.set()
 
-    async def _push(self, topic: str, worker: WorkTake, key: Key, send: Send) -> None:
+    async def _push(self, topic: str, worker: WorkTake, key: Key, sender: _Sender) -> None:
         """Send jobs until an error ends the stream. Raises that error: `TopicsError`, OSError or `ClientGone`."""
         name = _encode(topic)
         hold = self._budget.hold(Kind.STREAM, key)
-        await self._send(send, [RETRY + _heartbeat()])
+        await sender.send([RETRY + _heartbeat()])
         try:
             while True:
-                await self._reserve(hold, send)
-                await self._send(send, _pieces(name, await self._take(topic, worker, hold, send)))
+                await self._reserve(hold, sender)
+                await sender.send(_pieces(name, await self._take(topic, worker, hold, sender)))
                 hold.release()
         finally:
             hold.release()
 
-    async def _reserve(self, hold: Hold, send: Send) -> None:
+    async def _reserve(self, hold: Hold, sender: _Sender) -> None:
         """Wait for room for jobs, as a claim does before its shard is asked. Raises `429` where the budget does."""
         while not hold.size:
             with trio.move_on_after(HEARTBEAT_S):
                 await hold.grow(DEFAULT_BATCH_BYTES)
             if not hold.size:
-                await self._send(send, [_heartbeat()])
+                await sender.send([_heartbeat()])
 
-    async def _take(self, topic: str, worker: WorkTake, hold: Hold, send: Send) -> Reply[Jobs]:
+    async def _take(self, topic: str, worker: WorkTake, hold: Hold, sender: _Sender) -> Reply[Jobs]:
         """Wait for jobs and return them; they may be none. `hold` is empty while the shard has none, and as large as
         the reply in the end."""
         pending = self._shards.links.to(self._shards.index_of(topic)).ask(worker, topic, b"")
@@ -193,7 +196,7 @@ class Work:
                 with trio.move_on_after(HEARTBEAT_S):
                     outcome = await pending.wait()
                 if outcome is None:
-                    await self._send(send, [_heartbeat()])
+                    await sender.send([_heartbeat()])
                 elif isinstance(outcome, Parked):
                     hold.release()
                 else:
@@ -204,12 +207,6 @@ class Work:
         reply = outcome.checked()
         hold.set(len(reply.body))
         return reply
-
-    async def _send(self, send: Send, parts: Iterable[bytes]) -> None:
-        with trio.move_on_after(self._limits.slow_consumer_timeout_ms / 1000) as patience:
-            await send(parts)
-        if patience.cancelled_caught:
-            raise ClientGone
 
     async def _close(self, topic: str, stream: str) -> None:
         try:
@@ -231,10 +228,6 @@ def _heartbeat() -> bytes:
     return b": hb %d\n\n" % (time() * 1000)
 
 
-def _frame(topic: bytes, seq: int, job: bytes) -> bytes:
-    return b'id: %d\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, topic, job[1:].translate(_ONE_LINE))
-
-
 def _pieces(topic: bytes, reply: Reply[Jobs]) -> Iterator[bytes]:
     """The frames of a reply's jobs, some at a time: no second form of all of them is held. A heartbeat if there are
     none."""
@@ -242,7 +235,8 @@ def _pieces(topic: bytes, reply: Reply[Jobs]) -> Iterator[bytes]:
     size = 0
     seqs = () if reply.extra is None else reply.extra.seqs
     for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True):
-        frames.append(_frame(topic, seq, bytes(job)))
+        data = bytes(job)[1:].translate(_ONE_LINE)
+        frames.append(b'id: %d\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, topic, data))
         size += len(frames[-1])
         if size >= GATHER_BYTES:
             piece, frames, size = b"".join(frames), [], 0

@@ -22,9 +22,8 @@ from proto.model.keys import Key
 class Member(Protocol):
     """A wildcard, as a feed sees it."""
 
-    @property
-    def key(self) -> Key:
-        """The key of the member's client."""
+    key: Key
+    """The key of the member's client."""
 
     def listed(self, epochs: Mapping[str, int], gone: Iterable[str]) -> int:
         """Take in the topics that are new in the list, or were made again, and those that are no longer in it. Returns

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 import trio
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.admission.slots import fair
 from gateway.contract.auth import Keyring
@@ -71,7 +71,7 @@ class SessionCaps:
         self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position], prefix: str | None
     ) -> str:
         """Make a session and return its wid. Raises `429` when a cap on sessions is reached, and `503`."""
-        shown = {**options.as_map(), "heartbeat_ms": heartbeat_ms}
+        shown = {**asdict(options), "heartbeat_ms": heartbeat_ms}
         if prefix is not None:
             shown["prefix"] = prefix
         body = _encode(topics)

@@ -21,7 +21,7 @@ import msgspec
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import DirectWrite, Response, Write
-from gateway.streams.event_ids import TOLD, GrowingIds, Ids, decode, rewound
+from gateway.streams.event_ids import TOLD, Ids, decode, rewound
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import Batch
@@ -92,9 +92,8 @@ class EventStream(Stream):
             for name in told:
                 if name.startswith(prefix):
                     del positions[name]
-        ids = GrowingIds if self._growing else Ids
         shown = {name: max(position.seq, 0) for name, position in positions.items() if name not in told}
-        self._ids = ids(shown, opened.generation)
+        self._ids = Ids(shown, opened.generation, growing=self._growing)
         self._single = len(positions) == 1 and not self._growing
         # A stream of several topics gathers what they bring at the same time.
         self._direct = write if self._single and isinstance(write, DirectWrite) else None

@@ -19,23 +19,20 @@ from typing import Protocol
 
 import trio
 
-from gateway.admission.body_budget import Hold, Kind
+from gateway.admission.body_budget import Hold
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
+from gateway.streams.catch_up import CatchUp
 from gateway.streams.event_ids import Position
 from gateway.streams.prefix_feeds import PrefixFeeds
-from gateway.streams.states import OPEN, STREAM, StreamEvent, StreamState, SubscriptionEvent, SubscriptionState, after
+from gateway.streams.states import OPEN, STREAM, StreamEvent, StreamState, SubscriptionState, after
 from gateway.streams.subscription import Item, Subscription, Throttle
-from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
+from gateway.streams.topic_feed import TopicFeeds
 from gateway.streams.watch_request import Options
 from gateway.streams.wildcard import Wildcard
-from proto.ipc.link import Pending
-from proto.model.errors import TopicsError
 from proto.model.keys import Key
 from proto.model.limits import Limits
 
-MOST_READS = 16
-"""Reads that a stream with subscriptions behind sends at a time."""
 LAST_WORD_S = 1.0
 """How long an ending stream has for its last frame."""
 
@@ -74,12 +71,9 @@ class Stream(ABC):
         self._sending_bytes = 0
         self._in_hand: list[Hold] = []
         """Holds of the batches being sent."""
-        self._behind: deque[Subscription] = deque()
-        self._catching_up = False
-        self._nursery: trio.Nursery | None = None
+        self._catch_up = CatchUp(live.feeds, key, self._free_bytes)
         self._scope = trio.CancelScope()
         self._sender: trio.lowlevel.Task | None = None
-        self._roomy = trio.Event()
         self._full_since: float | None = None
         self._sending_since: float | None = None
         self.state = StreamState.SERVING
@@ -121,9 +115,7 @@ class Stream(ABC):
             if now >= self._end_by:
                 self.abort()
             return
-        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
-        if since is None:
-            return
+        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=now)
         stalled_ms = (now - since) * 1000
         if stalled_ms >= self._limits.slow_consumer_timeout_ms:
             self.end(self.problem(408, "the client reads too slowly; connect again to go on where it is"))
@@ -159,7 +151,7 @@ class Stream(ABC):
         if prefix in self.wildcards:
             self.wildcards.pop(prefix).end()
         wildcard = self.wildcards[prefix] = Wildcard(self, prefix, options, unknown)
-        if self._nursery is not None:
+        if self._catch_up.nursery is not None:
             wildcard.begin()
 
     def drop_prefix(self, prefix: str) -> list[str]:
@@ -204,87 +196,7 @@ class Stream(ABC):
         return
 
     def behind(self, subscription: Subscription) -> None:
-        subscription.note(SubscriptionEvent.FALL_BEHIND)
-        if subscription.state is SubscriptionState.OVER:
-            return
-        self._behind.append(subscription)
-        self._start_catching_up()
-
-    def _start_catching_up(self) -> None:
-        if self._behind and not self._catching_up and self._nursery is not None:
-            self._catching_up = True
-            self._nursery.start_soon(self._catch_up)
-
-    async def _catch_up(self) -> None:
-        """Read for the subscriptions that are behind, some at a time, in turn. Waits while the queue is over half
-        full."""
-        try:
-            while self._behind and self.state in OPEN:
-                while not self._has_room():
-                    self._roomy = trio.Event()
-                    await self._roomy.wait()
-                if not await self._read_some():
-                    earliest = min((subscription.retry_at for subscription in self._behind), default=0.0)
-                    await trio.sleep(max(earliest - monotonic(), 0))
-        finally:
-            self._catching_up = False
-
-    async def _read_some(self) -> bool:
-        """Send one read for each of the next few subscriptions and take in the replies. Returns False if none may be
-        read yet."""
-        now = monotonic()
-        chosen: list[Subscription] = []
-        most = MOST_READS
-        left = self._limits.watch_queue_bytes - self._held_bytes
-        for _ in range(len(self._behind)):
-            subscription = self._behind.popleft()
-            if subscription.state is not SubscriptionState.BEHIND:
-                continue
-            if subscription.retry_at > now:
-                self._behind.append(subscription)
-                continue
-            chosen.append(subscription)
-            most = min(most, max(left // self._frame_bytes(subscription), 1))
-            if len(chosen) >= most:
-                break
-        asked: list[tuple[Subscription, Position, Pending, Hold]] = []
-        shards = self.feeds.shards
-        try:
-            for at, subscription in enumerate(chosen):
-                most = self._frame_bytes(subscription)
-                hold = self.feeds.budget.hold(Kind.STREAM, self.key)
-                try:
-                    if not asked:
-                        await hold.grow(most)
-                    elif not hold.take(most):
-                        # Streams that hold memory while they wait for more would wait for each other.
-                        self._behind.extendleft(reversed(chosen[at:]))
-                        break
-                    if subscription.state is not SubscriptionState.BEHIND:
-                        continue
-                    wanted = asking(
-                        subscription.options, subscription.epoch, subscription.seq, 0, most, touch=subscription.first
-                    )
-                    pending = shards.ask(shards.index_of(subscription.name), wanted, subscription.name)
-                    asked.append((subscription, subscription.position, pending, hold))
-                except TopicsError as error:
-                    if subscription.state is SubscriptionState.BEHIND:
-                        subscription.failed(error, now)
-            for subscription, position, pending, hold in asked:
-                try:
-                    reply = (await pending.reply()).checked()
-                except TopicsError as error:
-                    if subscription.state is SubscriptionState.BEHIND:
-                        subscription.failed(error, monotonic())
-                else:
-                    if subscription.state is SubscriptionState.BEHIND and subscription.position == position:
-                        subscription.read(reply, hold)
-                    else:  # the queue was dropped meanwhile, so this reply is too
-                        self.behind(subscription)
-        finally:
-            for _, _, pending, _ in asked:
-                pending.abandon()
-        return bool(chosen)
+        self._catch_up.add(subscription)
 
     # The queue
 
@@ -344,26 +256,19 @@ class Stream(ABC):
         self._look_for_room()
         return item
 
-    def _sent(self) -> None:
-        """Note that the connection has taken all items removed with `taken`."""
-        self._in_hand.clear()
-        self._sending_bytes = 0
-        self._look_for_room()
-
     @property
     def _held_bytes(self) -> int:
         return self._queued_bytes + self._sending_bytes
 
-    def _frame_bytes(self, subscription: Subscription) -> int:
-        return frame_bytes(subscription.options, self._limits)
-
-    def _has_room(self) -> bool:
-        return len(self.queue) <= self.most // 2 and self._held_bytes <= self._limits.watch_queue_bytes // 2
+    def _free_bytes(self) -> int:
+        """Return how many bytes reads may bring: none while the queue is over half full, or once it takes no more."""
+        most, held = self._limits.watch_queue_bytes, self._held_bytes
+        return most - held if self.state in OPEN and len(self.queue) <= self.most // 2 and held <= most // 2 else 0
 
     def _look_for_room(self) -> None:
-        if self._has_room():
+        if self._free_bytes():
             self._full_since = None
-            self._roomy.set()
+            self._catch_up.roomy.set()
 
     def progressed(self, subscription: Subscription) -> None:
         """Called when a subscription's `handed` has changed. A subclass with a session saves it."""
@@ -386,7 +291,7 @@ class Stream(ABC):
                 subscription.back_to_handed()
                 if not waiting:
                     self.behind(subscription)
-        self._roomy.set()
+        self._catch_up.roomy.set()
 
     # Life
 
@@ -431,17 +336,18 @@ class Stream(ABC):
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
+                    self._catch_up.nursery = nursery
                     if gone is not None:
                         nursery.start_soon(self._until, gone)
-                    self._start_catching_up()
+                    self._catch_up.begin()
                     for wildcard in self.wildcards.values():
                         wildcard.begin()
                     try:
                         with self._live.keyring.while_known(self.key, self.revoke):
                             await self._send_all()
                     finally:
-                        self._nursery = None  # before the nursery closes, because feeds may still call subscriptions
+                        # Before the nursery closes, because feeds may still call subscriptions.
+                        self._catch_up.nursery = None
                     nursery.cancel_scope.cancel()
         finally:
             for wildcard in self.wildcards.values():
@@ -467,7 +373,10 @@ class Stream(ABC):
                     continue
                 self._sending_since = self._sending_since or monotonic()
                 await self.send()
-                self._sent()
+                # The connection has taken all items removed with `taken`.
+                self._in_hand.clear()
+                self._sending_bytes = 0
+                self._look_for_room()
                 self._sending_since = None
                 if self.state is StreamState.DROPPED:
                     self._note(StreamEvent.SENT)

@@ -11,6 +11,7 @@ that were lost on the way.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from gateway.admission.body_budget import Hold
@@ -68,36 +69,25 @@ class Item(NamedTuple):
     size: int
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
-    __slots__ = (
-        "born",
-        "epoch",
-        "feed",
-        "first",
-        "handed",
-        "head",
-        "name",
-        "options",
-        "retry_at",
-        "retry_s",
-        "seq",
-        "state",
-        "stream",
-    )
+    stream: Carrier
+    name: str
+    options: Options
+    handed: Position
+    epoch: int = field(init=False)
+    seq: int = field(init=False)
+    born: int = field(init=False)
+    head: int = 0
+    state: SubscriptionState = SubscriptionState.BEHIND
+    first: bool = True
+    """Whether the subscription has read nothing on this connection yet."""
+    feed: TopicFeed | None = None
+    retry_at: float = 0.0
+    retry_s: float = FIRST_RETRY_S
 
-    def __init__(self, stream: Carrier, name: str, options: Options, position: Position) -> None:
-        self.stream = stream
-        self.name = name
-        self.options = options
-        self.epoch, self.seq, self.born = position
-        self.handed = position
-        self.head = 0
-        self.state = SubscriptionState.BEHIND
-        self.first = True
-        """Whether the subscription has read nothing on this connection yet."""
-        self.feed: TopicFeed | None = None
-        self.retry_at = 0.0
-        self.retry_s = FIRST_RETRY_S
+    def __post_init__(self) -> None:
+        self.epoch, self.seq, self.born = self.handed
 
     @property
     def position(self) -> Position:
@@ -106,22 +96,20 @@ class Subscription:
     # What the feed calls
 
     def take(self, batch: Batch) -> None:
-        if batch.from_seq != self.seq:
-            if batch.to_seq > self.seq:
-                self._leave()
-                self.stream.behind(self)
+        if batch.from_seq == self.seq:
+            if not batch.payload and batch.to_seq == self.seq:
+                self.head = batch.head  # the feed's read ended without news
+                return
+            after = Position(self.epoch, batch.to_seq, self.born)
+            kind = "record" if batch.payload else "position"
+            if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
+                self.seq = batch.to_seq
+                self.head = batch.head
+                return
+        elif batch.to_seq <= self.seq:
             return
-        if not batch.payload and batch.to_seq == self.seq:
-            self.head = batch.head  # the feed's read ended without news
-            return
-        after = Position(self.epoch, batch.to_seq, self.born)
-        kind = "record" if batch.payload else "position"
-        if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
-            self.seq = batch.to_seq
-            self.head = batch.head
-        else:
-            self._leave()
-            self.stream.behind(self)
+        self._leave()
+        self.stream.behind(self)
 
     def throttled(self, error: TopicsError) -> None:
         # Not the error itself: its traceback keeps the frame that read, and the memory that the read held.
@@ -137,15 +125,12 @@ class Subscription:
         self.feed = None
         self.over()
         if self.epoch != TOLD:
-            self._tell_deleted()
+            head = max(self.head, self.seq if self.epoch > 0 else 0)
+            fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
+            self.stream.generation += 1
+            after = Position(TOLD, self.seq, self.stream.generation)
+            self.stream.put(Item("topic-deleted", self, fields, after, 0))
         self.stream.deleted(self)
-
-    def _tell_deleted(self) -> None:
-        head = max(self.head, self.seq if self.epoch > 0 else 0)
-        fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
-        self.stream.generation += 1
-        after = Position(TOLD, self.seq, self.stream.generation)
-        self.stream.put(Item("topic-deleted", self, fields, after, 0))
 
     # What the stream does with it
 
@@ -213,6 +198,9 @@ class Subscription:
         self.stream.put(Item("tombstone", self, fields, self.position, 0))
 
     def failed(self, error: TopicsError, now: float) -> None:
+        """Take in the error of the subscription's own read. Does nothing if it is not behind any more."""
+        if self.state is not SubscriptionState.BEHIND:
+            return
         if error.code is ErrorCode.TOPIC_NOT_FOUND:
             self.deleted()
         elif error.code is ErrorCode.INTERNAL:

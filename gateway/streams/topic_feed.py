@@ -16,9 +16,11 @@ subscription then reads by itself and handles its own gap.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import trio
+from msgspec import Struct
 
 from gateway.admission.body_budget import Budget, Hold, Kind
 from gateway.shards.client import Shards
@@ -33,20 +35,17 @@ from proto.process.faults import faults
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 
 
-class Batch:
+class Batch(Struct, eq=False):
     """Records of one topic, rendered. `payload` is b"" if none of them is to be shown. `forms` caches the frames that
     each kind of stream renders from the batch, so that streams of that kind share them."""
 
-    __slots__ = ("forms", "from_seq", "head", "hold", "payload", "to_seq")
-
-    def __init__(self, payload: bytes, from_seq: int, to_seq: int, head: int, hold: Hold) -> None:
-        self.payload = payload
-        self.from_seq = from_seq
-        self.to_seq = to_seq
-        self.head = head
-        self.forms: dict[Any, bytes] = {}
-        self.hold = hold
-        """Counts the batch's bytes until no stream refers to it."""
+    payload: bytes
+    from_seq: int
+    to_seq: int
+    head: int
+    hold: Hold
+    """Counts the batch's bytes until no stream refers to it."""
+    forms: dict[Any, bytes] = {}
 
     def keep(self, kind: Any, form: bytes) -> None:
         """Cache the frame of a kind of stream, and count its bytes."""
@@ -96,15 +95,15 @@ def asking(options: Options, epoch: int, seq: int, wait_ms: int, budget: int, *,
     )
 
 
+@dataclass(slots=True, eq=False)
 class TopicFeed:
-    def __init__(self, feeds: TopicFeeds, topic: str, options: Options, epoch: int, seq: int) -> None:
-        self.members: dict[Member, None] = {}
-        self.scope = trio.CancelScope()
-        self.epoch = epoch
-        self.seq = seq
-        self.topic = topic
-        self.options = options
-        self._feeds = feeds
+    feeds: TopicFeeds
+    topic: str
+    options: Options
+    epoch: int
+    seq: int
+    members: dict[Member, None] = field(default_factory=dict)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     async def run(self) -> None:
         trace.begin("")  # the feed serves all its streams, so it must not carry the trace of the first one's request
@@ -117,19 +116,18 @@ class TopicFeed:
 
     async def _follow(self) -> None:
         retry_s = FIRST_RETRY_S
-        most = frame_bytes(self.options, self._feeds.limits)
+        most = frame_bytes(self.options, self.feeds.limits)
         with self.scope:
             while True:
                 asked = asking(self.options, self.epoch, self.seq, MAX_WAIT_MS, most, touch=False)
                 try:
-                    reply = (await self._feeds.shards.call(asked, self.topic)).checked()
+                    reply = (await self.feeds.shards.call(asked, self.topic)).checked()
                 except TopicsError as error:
                     if error.code is ErrorCode.TOPIC_NOT_FOUND:
                         self._end(lambda member: member.deleted())
                         return
                     if error.code is ErrorCode.INTERNAL:
-                        self._end(lambda member: member.fall_behind())
-                        return
+                        break
                     if error.code is ErrorCode.THROTTLED:
                         for member in tuple(self.members):
                             member.throttled(error)
@@ -140,8 +138,8 @@ class TopicFeed:
                     continue
                 retry_s = FIRST_RETRY_S
                 if not self._spread(reply):
-                    self._end(lambda member: member.fall_behind())
-                    return
+                    break
+            self._end(lambda member: member.fall_behind())
 
     def _spread(self, reply: Reply[operations.Fed]) -> bool:
         """Hand a batch to the members. Returns False when the members must read by themselves: after a gap, another
@@ -150,7 +148,7 @@ class TopicFeed:
         assert extra is not None
         if extra.gap is not None or extra.epoch != self.epoch:
             return False
-        hold = self._feeds.budget.hold(Kind.STREAM)
+        hold = self.feeds.budget.hold(Kind.STREAM)
         if not hold.take(len(reply.body)):
             return False  # each member reads the batch once there is memory for it
         batch = Batch(reply.body, self.seq, extra.to, extra.head, hold)
@@ -160,7 +158,7 @@ class TopicFeed:
         return True
 
     def _end(self, tell: Callable[[Member], None]) -> None:
-        self._feeds.forget(self)
+        self.feeds.forget(self)
         members, self.members = self.members, {}
         for member in members:
             tell(member)

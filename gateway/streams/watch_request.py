@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, MAX_POSITION, Position, check, decode
+from proto.api.answers import WatchedTopic
 from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.operations import WatchNames, WatchResolve
 from proto.model.body import Form
@@ -48,23 +47,13 @@ class Options(Struct, frozen=True):
     data: bool
     strong: bool
 
-    def as_map(self) -> dict[str, Any]:
-        return msgspec.structs.asdict(self)
-
-    @classmethod
-    def from_map(cls, fields: Mapping[str, Any]) -> Options:
-        return cls(**{**fields, "nodes": tuple(fields["nodes"])})
-
 
 def options_of(asked: WatchRequest, limits: Limits) -> Options:
     """Return the options of a request, with numbers out of range clamped."""
-    budget = asked.max_batch_bytes
-    if budget is None:
-        budget = DEFAULT_FRAME_BYTES
-    node = asked.node
+    node, budget = asked.node, asked.max_batch_bytes
     return Options(
         clamped(asked.limit, DEFAULT_LIMIT, limits.max_limit),
-        clamped(budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        clamped(DEFAULT_FRAME_BYTES if budget is None else budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
         tuple(sorted({node} if isinstance(node, str) else set(node or ()))),
         bool(asked.include_tags),
         asked.include_meta is not False and asked.include_data is not False,
@@ -160,9 +149,7 @@ class Found:
     """A topic's state when it was looked up, and the position at which its stream begins."""
 
     position: Position
-    from_seq: int
-    head_seq: int
-    earliest_seq: int
+    shown: WatchedTopic
 
 
 async def resolve(shards: Shards, starts: Starts) -> dict[str, Found]:
@@ -182,12 +169,9 @@ def _found(start: WatchStart, epoch: int, head: int, earliest: int) -> Found:
     from_seq = head if start.tail else start.from_seq or 0
     # A position ahead of the head belongs to an earlier topic of this name, even if this topic grows beyond it later.
     position = Position(GONE, min(from_seq, MAX_POSITION), 0) if from_seq > head else Position(epoch, from_seq, 0)
-    return Found(position, from_seq, head, earliest)
+    return Found(position, WatchedTopic(from_seq, head, earliest))
 
 
-def described(found: Mapping[str, Found]) -> dict[str, dict[str, int]]:
+def described(found: Mapping[str, Found]) -> dict[str, WatchedTopic]:
     """Return the `topics` field of the response."""
-    return {
-        name: {"from_seq": each.from_seq, "head_seq": each.head_seq, "earliest_seq": each.earliest_seq}
-        for name, each in found.items()
-    }
+    return {name: each.shown for name, each in found.items()}

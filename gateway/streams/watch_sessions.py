@@ -137,10 +137,9 @@ class Opened:
     """A session as stored in its shard. `prefix` is None for one that watches named topics only."""
 
     def __init__(self, found: SessionFound) -> None:
-        told = dict(found.options)
-        self.prefix: str | None = told.pop("prefix", None)
-        self.heartbeat_ms = int(told.pop("heartbeat_ms"))
-        self.options = Options.from_map(told)
+        self.prefix: str | None = found.options.get("prefix")
+        self.heartbeat_ms = int(found.options["heartbeat_ms"])
+        self.options = msgspec.convert(found.options, Options)
         self.topics = {name: Position(*position) for name, position in found.topics.items()}
         self.generation = found.generation
 
@@ -355,11 +354,9 @@ class Sessions:
             return
         streams = {save.progress.wid: save.progress.stream for save in saves}
         for wid in heard.unknown:
-            stream = streams[wid]
-            if stream is not None:
+            if (stream := streams[wid]) is not None:
                 _log.info("watch_session_gone", shard=index)
                 stream.unknown()
         for wid in heard.superseded:
-            stream = streams[wid]
-            if stream is not None:
+            if (stream := streams[wid]) is not None:
                 stream.taken_over()

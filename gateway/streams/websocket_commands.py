@@ -63,7 +63,6 @@ _CODES = {
     500: ErrorCode.INTERNAL,
     503: ErrorCode.SHUTTING_DOWN,
 }
-_KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _REFUSALS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN)
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
 """Fields of a publish that go to the shard unchanged."""
@@ -182,7 +181,7 @@ class SocketStream(Stream):
                 await self._answered.wait()
         if self.publishing is not None:
             late = "the connection ends before the shard has answered; the request may have taken effect"
-            self.say(_failure(not_ready(late, outcome="unknown"), self.publishing))
+            self.say(failure(not_ready(late, outcome="unknown"), self.publishing))
         return [item for item in self.queue if item.kind == "raw"]
 
     def told_deleted(self) -> set[str]:
@@ -213,7 +212,7 @@ def _form(item: Item) -> bytes:
             form = b'{"op":"record",' + batch.payload[1:]
             batch.keep(SocketStream, form)
         return form
-    return _encode({"op": _KINDS[item.kind], **item.what})
+    return _encode({"op": item.kind.replace("-", "_"), **item.what})
 
 
 class Conversation:
@@ -281,9 +280,9 @@ class Conversation:
         except TopicsError as error:
             if error.code in _REFUSALS:
                 self._audited("append" if op == "publish" else "websocket", self._named, error.status, False)
-            return _failure(error, _head(request_id))
+            return failure(error, _head(request_id))
         except Exception:
-            return _failure(faults.failed("websocket"), _head(request_id))
+            return failure(faults.failed("websocket"), _head(request_id))
 
     async def _subscribe(self, body: bytes, head: bytes) -> bytes:
         key = self._socket.key
@@ -381,11 +380,6 @@ def authenticated(head: bytes, tail: bytes) -> bytes:
     return b'{"op":"authenticated"%b%b}' % (head, tail)
 
 
-def refusal(error: TopicsError) -> bytes:
-    """Return the answer for an error that belongs to no command."""
-    return _failure(error, b"")
-
-
 def _ack(reply: Reply, head: bytes, started: float, ignored: list[str]) -> bytes:
     """The answer to a publish. The shard's answer ends with the names of fields that the shard ignored."""
     figures = responses.performance(started, reply.performance)
@@ -403,7 +397,8 @@ def _tail(ignored: list[str]) -> bytes:
     return _IGNORED + _encode(ignored) if ignored else b""
 
 
-def _failure(error: TopicsError, head: bytes) -> bytes:
+def failure(error: TopicsError, head: bytes = b"") -> bytes:
+    """Return the answer for an error; without a `head`, of one that belongs to no command."""
     fields: dict[str, Any] = {"code": error.code.value, "message": error.message}
     if error.detail is not None:
         fields["detail"] = error.detail

@@ -45,6 +45,7 @@ class Watching(Protocol):
 class Wildcard:
     def __init__(self, stream: Watching, prefix: str, options: Options, unknown: frozenset[bytes]) -> None:
         self.prefix = prefix
+        self.key = stream.key
         self._stream = stream
         self._options = options
         self._unknown = unknown
@@ -52,11 +53,6 @@ class Wildcard:
         self._most = stream.names.limits.max_watch_topics
         self._left_out: set[str] = set()
         self._untold: set[str] = set()
-
-    @property
-    def key(self) -> Key:
-        """The key of the stream's client."""
-        return self._stream.key
 
     def begin(self) -> None:
         """Follow the prefix."""
@@ -72,16 +68,20 @@ class Wildcard:
         """Take in the topics that are new in the list, or were made again, and those that are no longer in it. Returns
         the number of topics that are watched now and were not."""
         assert self._feed is not None
-        self._left_out.difference_update(gone)
-        self._untold.difference_update(gone)
         fresh = [name for name, epoch in sorted(epochs.items()) if self._is_new(name, epoch)]
         room = self._most - self._stream.watching() if fresh else 0
         joined = fresh[: max(room, 0)]
+        for left_out in (self._left_out, self._untold):
+            left_out.difference_update(gone, joined)
         for name in joined:
-            self._join(name, epochs[name])
+            self._stream.join(name, self._options, epochs[name])
         self._leave_out(fresh[len(joined) :])
         if len(self._stream.subscriptions) > 2 * self._most:
-            self._tidy(self._feed)
+            # Forget the deleted topics that the list no longer has and whose clients know it.
+            for name, known in tuple(self._stream.subscriptions.items()):
+                over = known.state is SubscriptionState.OVER and known.handed.epoch == TOLD
+                if over and self._feed.epoch(name) is None:
+                    self._stream.forget(name)
         if self._unknown and self._feed.complete:
             unknown, self._unknown = self._unknown - set(map(mark, self._feed.epochs())), frozenset()
             if unknown:
@@ -104,7 +104,7 @@ class Wildcard:
             self._untold.discard(name)
             epoch = self._feed.epoch(name)
             if epoch is not None and self._is_new(name, epoch):
-                self._join(name, epoch)
+                self._stream.join(name, self._options, epoch)
                 joined += 1
         return joined
 
@@ -113,22 +113,11 @@ class Wildcard:
         known = self._stream.subscriptions.get(name)
         return known is None or (known.state is SubscriptionState.OVER and known.epoch != epoch)
 
-    def _join(self, name: str, epoch: int) -> None:
-        self._left_out.discard(name)
-        self._untold.discard(name)
-        self._stream.join(name, self._options, epoch)
-
     def _leave_out(self, names: Iterable[str]) -> None:
         """Leave topics out, and tell the client of those that were not left out before."""
         new = set(names) - self._left_out
         self._left_out |= new
         self._untold |= new
-
-    def _tidy(self, feed: PrefixFeed) -> None:
-        """Forget the deleted topics that the list no longer has and whose clients know it."""
-        for name, known in tuple(self._stream.subscriptions.items()):
-            if known.state is SubscriptionState.OVER and known.handed.epoch == TOLD and feed.epoch(name) is None:
-                self._stream.forget(name)
 
     def news(self) -> tuple[str, list[str]] | None:
         """Return an error message and topics that were left out since the last call, None without any."""

@@ -121,15 +121,18 @@ def answer(topic: Topic, read: Read) -> Answer:
     return Answer(body, position, scanned, not records and tombstone is None, head)
 
 
-def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
-    """The records of a slice whose node is not in `nodes`; `make` builds each from seq, ts, node, tag, data, meta."""
+def rows(
+    piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Callable[..., T], data: bool = True
+) -> Iterable[T]:
+    """The records of a slice whose node is not in `nodes`; `make` builds each from seq, ts, node, tag, data, meta. What
+    a record lacks, or is left out, is UNSET."""
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
     if piece.places is not None:
-        return _rows_at(columns, piece.places, piece.seqs, nodes, tags, meta, make)
+        return _rows_at(columns, piece.places, piece.seqs, nodes, tags, meta, make, data)
     if piece.mask is not None and piece.mask.count(1) * SPARSE < count:
         places = ones(piece.mask, start)
-        return _rows_at(columns, places, list(map(piece.first_seq.__add__, places)), nodes, tags, meta, make)
+        return _rows_at(columns, places, list(map(piece.first_seq.__add__, places)), nodes, tags, meta, make, data)
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
@@ -138,7 +141,7 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
         columns.times(start, stop),
         _texts(columns.node, count, Column.cells, start, stop),
         _texts(columns.tag if tags else None, count, Column.cells, start, stop),
-        map(Raw, columns.data.cells(start, stop)),
+        map(Raw, columns.data.cells(start, stop)) if data else repeat(UNSET, count),
         _raws(columns.meta if meta else None, count, Column.cells, start, stop),
         strict=False,
     )
@@ -155,18 +158,19 @@ def _rows_at(
     tags: bool,
     meta: bool,
     make: Callable[..., T],
+    data: bool,
 ) -> Iterable[T]:
     """As `rows`, of the records at these places of a batch. Those between them cost nothing."""
     if nodes and columns.node is not None:
         keep = [cell not in nodes for cell in columns.node.cells_at(places)]
         places, seqs = list(compress(places, keep)), list(compress(seqs, keep))
     count = len(places)
-    cells = zip(
+    cells: Iterable[Any] = zip(
         seqs,
         columns.times_at(places),
         _texts(columns.node, count, Column.cells_at, places),
         _texts(columns.tag if tags else None, count, Column.cells_at, places),
-        map(Raw, columns.data.cells_at(places)),
+        map(Raw, columns.data.cells_at(places)) if data else repeat(UNSET, count),
         _raws(columns.meta if meta else None, count, Column.cells_at, places),
         strict=False,
     )

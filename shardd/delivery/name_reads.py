@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import cache
 from itertools import islice
 from secrets import randbits
 
@@ -88,12 +89,9 @@ class NameReads:
             return
         self._told = self._version
         parked, self._parked = self._parked, {}
-        answers: dict[int | None, ChangedNames] = {}
+        changes_since = cache(self._since)
         for request, respond, _ in parked.values():
-            since = request.options.since
-            if since not in answers:
-                answers[since] = self._since(since)
-            respond(Reply(request.id, extra=answers[since]))
+            respond(Reply(request.id, extra=changes_since(request.options.since)))
 
     def expire(self) -> None:
         """Answers the requests that have been parked for `LONGEST_S`."""

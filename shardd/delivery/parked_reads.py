@@ -17,16 +17,17 @@ from heapq import heappop, heappush
 from itertools import count
 
 import msgspec
+from msgspec import Struct
 
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Diff, Feed
-from proto.model.errors import TopicsError, topic_not_found
-from proto.model.limits import Limits
+from proto.model.errors import TopicsError
+from proto.model.limits import MAX_WAIT_MS, Limits
 from proto.process.faults import faults
 from shardd.clock import Clock
 from shardd.delivery.diff import Answer, Read, answer, parse_diff
 from shardd.delivery.scheduler import Scheduler
-from shardd.delivery.stream_reads import StreamRead, stream_answer, stream_read
+from shardd.delivery.stream_reads import stream_answer
 from shardd.delivery.strong_reads import Unsynced
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
@@ -34,24 +35,19 @@ from shardd.topic.cursors import check_name, cursor_not_found
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]
-
-
+AnyRead = Read | Feed
 FULL_RETRY_S = 0.5
 _Key = tuple[Hashable, int]
 
 
-class _Waiting:
+class _Waiting(Struct, eq=False):
     """A parked read. `topic` is None once the read is over; its entry may stay in the heap of deadlines."""
 
-    __slots__ = ("ident", "key", "read", "respond", "since", "topic")
-
-    def __init__(self, topic: Topic, read: Read, key: _Key, ident: int, respond: Respond, since: float) -> None:
-        self.topic: Topic | None = topic
-        self.read = read
-        self.key = key
-        self.ident = ident
-        self.respond = respond
-        self.since = since
+    topic: Topic | None
+    read: AnyRead
+    key: _Key
+    respond: Respond
+    since: float
 
 
 class Reads:
@@ -95,13 +91,13 @@ class Reads:
 
     def feed(self, topic: Topic, request: Request[Feed], caller: Hashable, respond: Respond) -> None:
         """Answers or parks a read of `shardd.delivery.stream_reads`. Raises `429` if pressure holds the topic."""
-        read = stream_read(request.options)
+        read = request.options
         if self._scheduler.holds(topic) and read.from_seq < topic.records.head_seq:
             raise self._scheduler.pressure.throttled()
-        self._take(topic, read, request, caller, respond, touch=request.options.touch)
+        self._take(topic, read, request, caller, respond, touch=read.touch)
 
     def _take(
-        self, topic: Topic, read: Read, request: Request, caller: Hashable, respond: Respond, *, touch: bool
+        self, topic: Topic, read: AnyRead, request: Request, caller: Hashable, respond: Respond, *, touch: bool
     ) -> None:
         now = self._clock.now_ms()
         topic.expire(now)
@@ -114,7 +110,7 @@ class Reads:
         key = (caller, request.id)
         read = _further(read, found)
         since = self._clock.monotonic()
-        waiting = _Waiting(topic, read, key, request.id, respond, since)
+        waiting = _Waiting(topic, read, key, respond, since)
         with indivisible:
             self._parked[key] = waiting
             of_topic = self._by_topic.get(topic.id)
@@ -122,13 +118,13 @@ class Reads:
                 of_topic = self._by_topic[topic.id] = {}
                 self._scheduler.attach(topic, self._serve)
             of_topic[key] = waiting
-            heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
+            heappush(self._deadlines, (since + min(read.wait_ms, MAX_WAIT_MS) / 1000, next(self._order), waiting))
         if self._deadlines[0][2] is waiting:
             self._scheduler.more()
         respond(Parked(request.id))
 
-    def _answer(self, topic: Topic, read: Read) -> Answer:
-        if not isinstance(read, StreamRead):
+    def _answer(self, topic: Topic, read: AnyRead) -> Answer:
+        if not isinstance(read, Feed):
             return answer(topic, read)
         head = topic.records.head_seq
         if read.strong:
@@ -149,7 +145,7 @@ class Reads:
         now = self._clock.now_ms()
         topic.expire(now)
         # Equal reads share one rendered answer, so the cost does not grow with the number of readers.
-        rendered: dict[Read, Answer | TopicsError] = {}
+        rendered: dict[AnyRead, Answer | TopicsError] = {}
         for waiting in list(self._by_topic[topic.id].values()):
             if self.full(waiting.key[0]):
                 continue
@@ -162,7 +158,7 @@ class Reads:
             else:
                 topic.last_read_ts = now
                 self._over(waiting)
-                waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
+                waiting.respond(_reply(waiting.key[1], found, self._clock.monotonic() - max(since, waiting.since)))
         return len(rendered)
 
     def refuse_held(self) -> None:
@@ -170,9 +166,9 @@ class Reads:
         Diffs stay parked until their `wait_ms` has passed."""
         for topic in self._scheduler.held_topics():
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
-                if isinstance(waiting.read, StreamRead):
+                if isinstance(waiting.read, Feed):
                     self._over(waiting)
-                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.throttled()))
+                    waiting.respond(Reply(waiting.key[1], error=self._scheduler.pressure.throttled()))
 
     def expire(self) -> None:
         """Answers the parked reads whose `wait_ms` has passed, even without records. A full caller's read waits on."""
@@ -186,7 +182,7 @@ class Reads:
                 throttled = min(self._scheduler.waited(topic), now - waiting.since)
                 self._over(waiting)
                 topic.expire(self._clock.now_ms())
-                waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
+                waiting.respond(_reply(waiting.key[1], self._look(topic, waiting.read), throttled))
 
     def window_free(self, caller: Hashable) -> None:
         """Schedules the topics of the caller's parked reads: the caller is no longer full."""
@@ -196,16 +192,13 @@ class Reads:
     def _of(self, caller: Hashable) -> list[_Waiting]:
         return [waiting for waiting in self._parked.values() if waiting.key[0] == caller]
 
-    def topic_deleted(self, topic: Topic) -> None:
-        self.refuse(topic, topic_not_found(topic.name))
-
     def refuse(self, topic: Topic, error: TopicsError) -> None:
         """Answers all parked reads of the topic with `error`."""
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
             self._over(waiting)
-            waiting.respond(Reply(waiting.ident, error=error))
+            waiting.respond(Reply(waiting.key[1], error=error))
 
-    def _look(self, topic: Topic, read: Read) -> Answer | TopicsError:
+    def _look(self, topic: Topic, read: AnyRead) -> Answer | TopicsError:
         """The read's answer, or its error: a damaged file concerns only the reads that need this file, and a fault only
         the reads that are equal to this one."""
         try:
@@ -215,7 +208,7 @@ class Reads:
         except Exception:
             if indivisible.broken:
                 raise
-            return faults.failed("feed" if isinstance(read, StreamRead) else "diff")
+            return faults.failed("feed" if isinstance(read, Feed) else "diff")
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Drops a parked read whose caller disconnected. Does nothing if the read is not parked."""
@@ -243,9 +236,9 @@ class Reads:
             self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
 
 
-def _further(read: Read, found: Answer) -> Read:
+def _further(read: AnyRead, found: Answer) -> AnyRead:
     """The read that continues where `found` ended."""
-    if isinstance(read, StreamRead):
+    if isinstance(read, Feed):
         assert found.extra is not None
         return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra.epoch)
     return msgspec.structs.replace(read, from_seq=found.next_from_seq)

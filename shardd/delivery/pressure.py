@@ -83,6 +83,10 @@ def _ramp(level: float, above: float) -> float:
     return max(level - above, 0.0) / (1 - above)
 
 
+def _throttled(message: str, after_ms: int) -> TopicsError:
+    return TopicsError(ErrorCode.THROTTLED, message, {"retry_after_ms": after_ms}, retry_after_ms=after_ms)
+
+
 class Pressure:
     """The present level and what follows from it."""
 
@@ -106,22 +110,15 @@ class Pressure:
         self._reach(1.0)
         self.refused_total += 1
         after_ms = retry_after_ms(oldest_wait_s)
-        return TopicsError(
-            ErrorCode.THROTTLED,
+        return _throttled(
             f"{waiting} writes wait for the disk, which is the limit. Try again in {after_ms} ms, or set "
             "disable_backpressure to wait with them",
-            {"retry_after_ms": after_ms},
-            retry_after_ms=after_ms,
+            after_ms,
         )
 
     def throttled(self) -> TopicsError:
         """The `429 throttled` for a stream's read of a held topic."""
-        return TopicsError(
-            ErrorCode.THROTTLED,
-            "watch throttled under CPU pressure: topics of negative priority wait",
-            {"retry_after_ms": PACE_MS},
-            retry_after_ms=PACE_MS,
-        )
+        return _throttled("watch throttled under CPU pressure: topics of negative priority wait", PACE_MS)
 
     def _reach(self, level: float) -> None:
         self.level = level

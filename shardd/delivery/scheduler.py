@@ -27,7 +27,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proto.process.faults import faults
 from shardd.clock import Clock
@@ -46,15 +47,6 @@ MAX_DEBT = 8
 Deliver = Callable[[Topic, float], int]
 """A deliverer: takes the topic and since when it has been ready (monotonic seconds). Returns the cost: the number of
 answers rendered or passed on, 0 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """How many works wait in each place; `ready` by band, highest priority first."""
-
-    gathering: int
-    ready: tuple[int, ...]
-    held: int
 
 
 class Rounds:
@@ -82,20 +74,17 @@ class Rounds:
         self._credit[queue] = max(self._credit[queue] - cost, -MAX_DEBT * self._weights[queue])
 
 
-class _Work:
+class _Work(Struct, eq=False):
     """The delivery work of one topic. `place` is the queue it waits in, None while there is nothing to do."""
 
-    __slots__ = ("background", "deliveries", "place", "ready_at", "since", "topic")
-
-    def __init__(self, topic: Topic, background: bool) -> None:
-        self.topic = topic
-        self.background = background
-        self.deliveries: list[Deliver] = []
-        self.place: _Queue | None = None
-        self.since = 0.0
-        """When the topic became ready, in monotonic seconds."""
-        self.ready_at = 0.0
-        """When it could first have been delivered: later than `since` if it gathered or was held."""
+    topic: Topic
+    background: bool
+    deliveries: list[Deliver] = []
+    place: _Queue | None = None
+    since: float = 0.0
+    """When the topic became ready, in monotonic seconds."""
+    ready_at: float = 0.0
+    """When it could first have been delivered: later than `since` if it gathered or was held."""
 
     def move(self, place: _Queue | None) -> None:
         if self.place is not None:
@@ -121,7 +110,7 @@ class Scheduler:
         self._banded_at = 0.0
         self._delays = 0.0
         self._served = 0
-        self.more: Callable[[], None] = _nothing
+        self.more: Callable[[], None] = lambda: None
         """Called when `deliver`, a read or a claim leaves work for later: look at `next_due` and deadlines again."""
 
     def __len__(self) -> int:
@@ -174,10 +163,6 @@ class Scheduler:
         """The topics whose foreground work is ready and must wait until pressure falls."""
         return [work.topic for work in self._held if not work.background]
 
-    def boost(self, topic: Topic) -> int:
-        """The priority that the topic has gained by waiting."""
-        return age_boost(self.waited(topic))
-
     def waited(self, topic: Topic) -> float:
         """Seconds that the topic's work has been waiting; 0 if it has none."""
         waiting = [works[topic.id] for works in self._works if topic.id in works]
@@ -193,7 +178,7 @@ class Scheduler:
         end = now + SLICE
         while now < end and (chosen := self._rounds.choose(self._bands)) is not None:
             work = next(iter(self._bands[chosen]))
-            if self.pressure.holding and _may_wait(work):
+            if self.pressure.holding and (work.background or _is_low(work.topic)):
                 work.move(self._held)
                 continue
             work.move(None)
@@ -223,9 +208,6 @@ class Scheduler:
         served = self._delays / self._served if self._served else 0.0
         self._delays, self._served = 0.0, 0
         return max([served, *(now - next(iter(queue)).ready_at for queue in self._bands if queue)])
-
-    def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(len(self._gathering), tuple(map(len, self._bands)), len(self._held))
 
     def _band(self, work: _Work, waited_s: float) -> int:
         topic = work.topic
@@ -260,15 +242,6 @@ class Scheduler:
                     work.move(self._bands[better])
 
 
-def _may_wait(work: _Work) -> bool:
-    """Whether this work waits while pressure holds."""
-    return work.background or _is_low(work.topic)
-
-
 def _is_low(topic: Topic) -> bool:
     priority = topic.config.priority
     return priority is not None and priority < 0
-
-
-def _nothing() -> None:
-    pass

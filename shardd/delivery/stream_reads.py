@@ -25,41 +25,21 @@ line breaks inside `data` or `meta` become blanks, because an event stream canno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Struct
 
 from proto.api.answers import Record
 from proto.ipc.operations import Fed, Feed
-from proto.model.limits import MAX_WAIT_MS
-from shardd.delivery.diff import Answer, Read, rows
+from shardd.delivery.diff import Answer, rows
 from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
 
 
-class StreamRead(Read, frozen=True):
-    epoch: int = 0
-    include_data: bool = True
-    strong: bool = False
-
-
-class _Bare(Struct, gc=False, omit_defaults=True):
-    """A record without `data`."""
-
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
-    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
-    data: Raw | UnsetType = UNSET
-    meta: Raw | UnsetType = UNSET
-
-
 class _Payload(Struct):
     topic: str
-    records: list[Any]
+    records: list[Record]
     from_seq: int
     to_seq: int
     head_seq: int
@@ -68,23 +48,7 @@ class _Payload(Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def stream_read(asked: Feed) -> StreamRead:
-    return StreamRead(
-        asked.from_seq,
-        asked.limit,
-        frozenset(map(str.encode, asked.nodes)),
-        asked.tags,
-        asked.meta,
-        min(asked.wait_ms, MAX_WAIT_MS),
-        asked.budget,
-        None,
-        asked.epoch,
-        asked.data,
-        asked.strong,
-    )
-
-
-def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
+def stream_answer(topic: Topic, read: Feed, head: int) -> Answer:
     """The answer for a stream that has seen records up to `read.from_seq`; it gets records up to `head`."""
     earliest, position = topic.records.floor, read.from_seq
     gap: tuple[int, int, str, str | None] | None = None
@@ -100,24 +64,19 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     start = max(position + 1, earliest)
     scanned = 0
     to_seq = position
-    records: list[Any] = []
+    records: list[Record] = []
     if position < head:
         slices, to_seq = topic.records.window(start, read.limit, read.budget, head)
         scanned = sum(s.stop - s.start for s in slices)
-        nodes = read.nodes if topic.config.dedupe_node else frozenset()
-        make = Record if read.include_data else _bare
-        kept: Iterable[Any] = (rows(s, nodes, read.include_tags, read.include_meta, make) for s in slices)
+        nodes = frozenset(map(str.encode, read.nodes)) if topic.config.dedupe_node else frozenset()
+        kept = (rows(s, nodes, read.tags, read.meta, Record, read.data) for s in slices)
         records = list(chain.from_iterable(kept))
     body = b""
+    shown = head if read.strong else topic.records.head_seq
     if records:
-        shown = head if read.strong else topic.records.head_seq
         body = _encode(_Payload(topic.name, records, position, to_seq, shown))
         if b"\n" in body or b"\r" in body:
             # JSON strings hold no raw line breaks. These are between tokens, where a blank means the same.
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
-    extra = Fed(to_seq, head if read.strong else topic.records.head_seq, earliest, topic.epoch, gap)
+    extra = Fed(to_seq, shown, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)
-
-
-def _bare(seq: int, ts: int, node: Any, tag: Any, data: Raw, meta: Any) -> _Bare:
-    return _Bare(seq, ts, node, tag, UNSET, meta)

@@ -5,22 +5,19 @@ Readers with `consistency: "strong"` see a topic up to the last record before th
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 
 from shardd.topic.topic import Topic
 
 
 class Unsynced:
     def __init__(self) -> None:
-        self._writes: dict[int, deque[tuple[int, int]]] = {}
+        self._writes: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)
         """Topic id → (frame number, first seq in it) of each unsynced write, in order."""
 
     def wrote(self, topic: Topic, frame_no: int, first_seq: int) -> None:
         """Notes that records from `first_seq` on are visible and wait for the sync of frame `frame_no`."""
-        writes = self._writes.get(topic.id)
-        if writes is None:
-            writes = self._writes[topic.id] = deque()
-        writes.append((frame_no, first_seq))
+        self._writes[topic.id].append((frame_no, first_seq))
 
     def head(self, topic: Topic) -> int:
         """The topic's last visible seq before its first unsynced record."""

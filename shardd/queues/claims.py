@@ -26,6 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import repeat
+from operator import attrgetter
 
 from proto.api import answers
 from proto.api.answers import ClaimedJob
@@ -53,6 +54,7 @@ REMEMBERED = 10_000
 """The most sent jobs of waiting claims and of streams that are remembered, to take them back if the client has
 disconnected."""
 
+_seq = attrgetter("seq")
 Served = list[tuple[Claimer, list[ClaimedJob]]]
 """Claims and the jobs that they get."""
 
@@ -84,7 +86,8 @@ class Claims:
         self._staging.check_term()
         asked, finishes = parse_claim(request, self._staging.limits)
         topic, queue = self._leases.look(request)
-        claimer = Claimer(asked, "", (caller, request.id), request.id, respond)
+        key, wait_s = (caller, request.id), (asked.wait_ms or 0) / 1000
+        claimer = Claimer(asked.node, asked.max or 1, asked.lease_ms, wait_s, "", key, respond)
         if finishes is None:
             self.take(topic, queue, claimer)
             return
@@ -113,7 +116,7 @@ class Claims:
         if error is not None and (finished is None or not finished.changes):
             claimer.refuse(error)
         elif finished is not None:
-            claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
+            claimer.respond = self._staging.watch(claimer.key[1], claimer.respond)
             finished.when_settled(partial(self.give, topic, claimer, [], Timing()))
         else:
             self.give(topic, claimer, [], Timing())
@@ -138,7 +141,7 @@ class Claims:
             self._by_key[claimer.key] = cohort
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
-        claimer.respond(Parked(claimer.ident))
+        claimer.respond(Parked(claimer.key[1]))
         self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
@@ -182,7 +185,7 @@ class Claims:
                     before[seq] = job.saved()
                     job.deliveries -= 1
                     queue.release(seq, job, now, now)
-            change_leases(_TakenBack(topic, staging=self._staging, before=before))
+            change_leases(LeasesChanged(topic, self._staging, before, lambda _: self.changed(topic), lambda _: None))
 
     def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
         with indivisible:
@@ -267,11 +270,6 @@ class Claims:
                 cohort.told = cohort.due, queue.next_wake
                 self._scheduler.more()
 
-    def written(self) -> None:
-        """Writes what was staged outside of a group of requests, then delivers."""
-        self._staging.commits.flush()
-        self.deliver()
-
     # Serving
 
     def _serve(self, topic: Topic, queue: Queue, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
@@ -299,7 +297,7 @@ class Claims:
             if cohort is not None:
                 self._leave(cohort, claimer)
                 if not claimer.stream:  # a stream has no time to be answered in, and would lose its leases
-                    claimer.respond = self._staging.watch(claimer.ident, claimer.respond)
+                    claimer.respond = self._staging.watch(claimer.key[1], claimer.respond)
             # A stream's answer, too, may be on its way while the client leaves, whether it waited here or not.
             if part and (cohort is not None or claimer.stream):
                 self._remember(claimer, topic, part)
@@ -308,7 +306,9 @@ class Claims:
         targets = sorted({transfer.target for transfer in transfers.values()}) if topic.config.auto_create else []
         for those, follows in self._groups(served):
             were = before if len(those) == len(served) else {j.seq: before[j.seq] for _, part in those for j in part}
-            change_leases(_Leased(topic, self, those, targets, staging=self._staging, before=were, follows=follows))
+            done = partial(self._give_all, topic, those, targets)
+            failed = partial(self._refuse_all, topic, those)
+            change_leases(LeasesChanged(topic, self._staging, were, done, failed, follows=follows))
         if found and len(found) < sum(wants) and queue.ready(topic.records.count):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
         return len(served)
@@ -363,12 +363,31 @@ class Claims:
                 budget -= size_of(record)
         return found, transfers, budget
 
+    def _give_all(self, topic: Topic, served: Served, targets: list[str], timing: Timing) -> None:
+        for claimer, part in served:
+            self.give(topic, claimer, part, timing, targets)
+
+    def _refuse_all(self, topic: Topic, served: Served, error: TopicsError) -> None:
+        for claimer, _ in served:
+            self.turn_away(topic, claimer, error)
+
     def give(
         self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
-        """Answers a claimer. If that fails, its jobs are claimable again, and the others have theirs."""
+        """Answers a claimer. If that fails, its jobs are claimable again, and the others have theirs. `dead_letters`
+        are the topics that dead letters are ordered to. The gateway creates the missing ones before it answers the
+        client."""
         try:
-            self.answer(topic, claimer, part, timing, dead_letters)
+            part.sort(key=_seq)
+            if claimer.stream:
+                claimer.respond(Reply(claimer.key[1], to_json(part), extra=Jobs(tuple(map(_seq, part)))))
+                return
+            ready = self._leases.current(topic).ready(topic.records.count)
+            body = answers.ClaimedJobs(topic.name, part, len(part), ready)
+            if claimer.finished is not None:
+                body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
+            extra = LettersSent(tuple(dead_letters)) if dead_letters else None
+            claimer.respond(Reply(claimer.key[1], to_json(body), performance=performance(timing), extra=extra))
         except Exception:
             fault = faults.failed("claim")
             if part:
@@ -377,49 +396,7 @@ class Claims:
             else:
                 claimer.refuse(fault)
 
-    def answer(
-        self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
-    ) -> None:
-        """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
-        missing ones before it answers the client."""
-        part.sort(key=_seq)
-        if claimer.stream:
-            claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
-            return
-        body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records.count))
-        if claimer.finished is not None:
-            body.ack, body.nack = claimer.finished.ack, claimer.finished.nack
-        extra = LettersSent(tuple(dead_letters)) if dead_letters else None
-        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
-
-
-class _Leased(LeasesChanged, eq=False):
-    """Jobs get their holders."""
-
-    claims: Claims
-    served: Served
-    targets: list[str]
-
-    def done(self, timing: Timing) -> None:
-        for claimer, part in self.served:
-            self.claims.give(self.topic, claimer, part, timing, self.targets)
-
-    def failed(self, error: TopicsError) -> None:
-        for claimer, _ in self.served:
-            self.claims.turn_away(self.topic, claimer, error)
-
-
-class _TakenBack(LeasesChanged, eq=False):
-    """Jobs that were sent to a client that has disconnected are claimable again."""
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
-
 
 def leases_of(part: Sequence[ClaimedJob]) -> list[tuple[int, int]]:
     """Seq and token of each job."""
     return [(job.seq, token_of(job.lease_id)) for job in part]
-
-
-def _seq(job: ClaimedJob) -> int:
-    return job.seq

@@ -6,7 +6,8 @@ from collections.abc import Hashable
 from math import inf
 from typing import TypeVar
 
-from proto.api.requests import ClaimRequest
+from msgspec import Struct
+
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, refuse
 from shardd.queues.finishing import Finished
@@ -20,27 +21,20 @@ STREAM_WAIT_S = 15.0
 """A stream that has waited this long for jobs gets an empty answer, and asks again."""
 
 
-class Claimer:
+class Claimer(Struct, eq=False):
     """One claim. `stream` names its stream, empty for a poller. A `patient` claimer waits instead of getting none.
     `finished` is what it has finished first, if anything. It is `refused` once at most."""
 
-    __slots__ = (
-        "deadline", "finished", "ident", "key", "lease_ms", "max", "node", "patience_s", "refused", "respond", "stream",
-    )  # fmt: skip
-
-    def __init__(self, asked: ClaimRequest, stream: str, key: Key, ident: int, respond: Respond) -> None:
-        assert asked.max is not None
-        self.node = asked.node
-        self.max = asked.max
-        self.lease_ms = asked.lease_ms
-        self.stream = stream
-        self.key = key
-        self.ident = ident
-        self.respond = respond
-        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
-        self.deadline = inf
-        self.finished: Finished | None = None
-        self.refused = False
+    node: str
+    max: int
+    lease_ms: int | None
+    patience_s: float
+    stream: str
+    key: Key
+    respond: Respond
+    deadline: float = inf
+    finished: Finished | None = None
+    refused: bool = False
 
     @property
     def patient(self) -> bool:
@@ -54,7 +48,7 @@ class Claimer:
     def refuse(self, error: TopicsError) -> None:
         if not self.refused:
             self.refused = True
-            refuse(self.ident, self.respond, error)
+            refuse(self.key[1], self.respond, error)
 
     def wants(self, queue: Queue) -> int:
         return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max

@@ -11,45 +11,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from proto.api.answers import ClaimAcked, ClaimNacked
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Staging
 from shardd.queues.job_deletion import JobsDeleted, remove
 from shardd.queues.job_requests import Finish
-from shardd.queues.leases import Released, acked, change_leases, forgets, released
+from shardd.queues.leases import Released, change_leases, changed, forgets
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 
-class Finished:
+class Finished(Struct, eq=False):
     """What one claim has finished. `undone` is called for each of its `changes` that is taken back."""
 
-    __slots__ = ("_open", "_then", "ack", "changes", "nack", "undone")
-
-    def __init__(self, undone: Callable[[TopicsError], None]) -> None:
-        self.ack: ClaimAcked | UnsetType = UNSET
-        self.nack: ClaimNacked | UnsetType = UNSET
-        self.undone = undone
-        self.changes = 0
-        self._open = 0
-        self._then: Callable[[], None] | None = None
+    undone: Callable[[TopicsError], None]
+    ack: ClaimAcked | UnsetType = UNSET
+    nack: ClaimNacked | UnsetType = UNSET
+    changes: int = 0
+    _open: int = 0
+    _then: Callable[[], None] | None = None
 
     @property
     def settled(self) -> bool:
         """Whether all of it is committed."""
         return not self._open
 
-    def begin(self) -> Finished:
+    def begin(self) -> None:
         """One more change is about to be staged."""
         self.changes += 1
         self._open += 1
-        return self
 
-    def end(self) -> None:
+    def end(self, timing: Timing) -> None:
         """One of the changes is committed."""
         assert self._open > 0, "each change commits once"
         self._open -= 1
@@ -68,38 +64,25 @@ def finish(staging: Staging, topic: Topic, queue: Queue, asked: Finish, finished
     """Stages what a claim finishes first."""
     with indivisible:
         if asked.ack is not None:
-            before, skipped = acked(queue, asked.ack)
+            before, skipped = changed(asked.ack, queue.ackable, queue.ack)
             finished.ack = ClaimAcked(len(before), skipped)
             if before:
-                change = _AckedFirst(topic, finished.begin(), staging=staging, seqs=sorted(before), before=before)
+                finished.begin()
+                change = JobsDeleted(topic, staging, sorted(before), before, finished.end, finished.undone)
                 # The frame behind this one waits for the device if it forgets old leases: both, or neither.
                 change.requires_sync = forgets(topic) and topic.assigned_config.durability.reaches_device
                 remove(change)
         if asked.nack is not None:
-            before, skipped = released(queue, asked.nack, asked.delay_ms, staging.clock.now_ms())
+            now = staging.clock.now_ms()
+            before, skipped = changed(asked.nack, queue.holder, queue.release, now + asked.delay_ms, now)
             finished.nack = ClaimNacked(len(before), skipped)
             if before:
-                given_back = _NackedFirst(topic, finished.begin(), staging=staging, before=before, follows=True)
+
+                def done(timing: Timing) -> None:
+                    staging.events.jobs_changed(topic)
+                    finished.end(timing)
+
+                finished.begin()
+                given_back = Released(topic, staging, before, done, finished.undone, follows=True)
                 given_back.explain(queue, asked.reason)
                 change_leases(given_back)
-
-
-class _AckedFirst(JobsDeleted, eq=False):
-    finished: Finished
-
-    def done(self, timing: Timing) -> None:
-        self.finished.end()
-
-    def failed(self, error: TopicsError) -> None:
-        self.finished.undone(error)
-
-
-class _NackedFirst(Released, eq=False):
-    finished: Finished
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
-        self.finished.end()
-
-    def failed(self, error: TopicsError) -> None:
-        self.finished.undone(error)

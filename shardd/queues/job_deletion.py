@@ -6,6 +6,7 @@ frame is written, nothing was deleted and nothing answered. If it dies later, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from proto.model.errors import TopicsError
@@ -17,24 +18,22 @@ Saved = dict[int, tuple[Any, ...] | None]
 """By seq, a job's state before a change (see `Job.saved`); None for a job that was fresh."""
 
 
-class JobsDeleted(TopicChange, kw_only=True, eq=False):
+class JobsDeleted(TopicChange, eq=False):
     """The deletion of records by their seqs, which ascend. Jobs among them are DELETING or ARRIVED; `before` is their
     state before that."""
 
     staging: Staging
     seqs: list[int]
     before: Saved
+    done: Callable[[Timing], None]
+    """Called when the records are gone."""
+    failed: Callable[[TopicsError], None]
+    """Called when they stay."""
     dead_lettered: int = 0
     """How many of them have arrived at a dead-letter topic."""
     now: int = 0
     acks_synced: bool = False
     """Whether the answer reports the time of a sync: `disk` promises none."""
-
-    def done(self, timing: Timing) -> None:
-        """Called when the records are gone."""
-
-    def failed(self, error: TopicsError) -> None:
-        """Called when they stay."""
 
     def apply(self, timing: Timing) -> None:
         topic, queue = self.topic, self.topic.queue

@@ -25,6 +25,7 @@ from proto.model.limits import (
     MAX_WAIT_MS,
     MIN_LEASE_MS,
     Limits,
+    clamped,
 )
 from shardd.delivery.diff import rows
 from shardd.topic.job_table import Queue
@@ -33,8 +34,6 @@ from shardd.topic.topic import Topic
 LEASE_PREFIX = "lease_"
 STALE = -1
 """The token of a malformed lease id. No lease has this token."""
-
-
 Found = tuple[int, int, str | UnsetType, str | UnsetType, Raw, Raw | UnsetType]
 """seq, ts, node, tag, data, meta."""
 
@@ -78,10 +77,10 @@ def parse_claim(request: Request[Claim], limits: Limits) -> tuple[ClaimRequest, 
 
 def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     _check_node(asked.node, limits)
-    asked.max = clamped(asked.max or 1, 1, limits.max_claim)
+    asked.max = clamped(asked.max, 1, limits.max_claim)
     if asked.lease_ms is not None:
         asked.lease_ms = clamped_lease(asked.lease_ms)
-    asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
+    asked.wait_ms = clamped(asked.wait_ms, 0, MAX_WAIT_MS, 0)
 
 
 def parse_jobs(form: Form[Jobs], request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[Jobs, Named]:
@@ -115,16 +114,12 @@ def _named(asked: AckRequest | ClaimAck, limits: Limits, node: str, within: str 
     return Named(node, asked.seqs, list(map(token_of, asked.lease_ids)))
 
 
-def clamped(value: int, least: int, most: int) -> int:
-    return min(max(value, least), most)
-
-
 def clamped_lease(lease_ms: int) -> int:
-    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
+    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS)
 
 
 def clamped_delay(asked: NackRequest | ClaimNack) -> int:
-    return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
+    return clamped(asked.delay_ms, 0, MAX_DELAY_MS, 0)
 
 
 def told_reason(asked: NackRequest | ClaimNack, within: str = "") -> str | None:
@@ -178,11 +173,6 @@ def token_of(text: str) -> int:
 def new_tokens(count: int) -> Sequence[int]:
     """`count` random tokens. Random, so that none repeats after a restart."""
     return struct.unpack(f"<{count}Q", os.urandom(8 * count))
-
-
-def one(topic: Topic, seq: int) -> Found | None:
-    """The record with this seq; None if it is gone."""
-    return next(chosen(topic, [seq]), None)
 
 
 def chosen(topic: Topic, seqs: Sequence[int]) -> Iterator[Found]:

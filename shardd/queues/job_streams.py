@@ -11,15 +11,15 @@ the leases that each stream holds. This module knows which asker has which strea
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 from proto.api.requests import ClaimRequest
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import WorkClose, Worker, WorkOpen, WorkTake
-from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, refuse
 from shardd.queues.claims import Claims
-from shardd.queues.cohorts import Claimer
+from shardd.queues.cohorts import STREAM_WAIT_S, Claimer
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import check_claim
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
@@ -46,7 +46,8 @@ class JobStreams:
         self._leases.staging.check_term()
         topic, queue = self._leases.look(request)
         stream = request.options.stream
-        claimer = Claimer(self._claim(request), stream, (caller, request.id), request.id, respond)
+        asked, key = self._claim(request), (caller, request.id)
+        claimer = Claimer(asked.node, asked.max or 1, asked.lease_ms, STREAM_WAIT_S, stream, key, respond)
         self.streams.setdefault(caller, {})[stream] = request.topic
         queue.streams.setdefault(stream, 0)
         self._claims.take(topic, queue, claimer)
@@ -62,26 +63,21 @@ class JobStreams:
         stream = request.options.stream
         self.streams.get(caller, {}).pop(stream, None)
         topic, queue = self._leases.look(request)
-        now = self._leases.staging.clock.now_ms()
+        staging = self._leases.staging
+        now = staging.clock.now_ms()
+
+        def done(timing: Timing) -> None:
+            staging.events.jobs_changed(topic)
+            respond(Reply(request.id))
+
         with indivisible:
             held = {seq: queue.jobs[seq] for seq in queue.close_stream(stream)}
             before: Saved = {seq: job.saved() for seq, job in held.items()}
             for seq, job in held.items():
                 queue.release(seq, job, now, now)
-            change_leases(_Closed(topic, request, respond, staging=self._leases.staging, before=before))
+            failed = partial(refuse, request.id, respond)
+            change_leases(LeasesChanged(topic, staging, before, done, failed))
 
     def left_by(self, caller: Hashable) -> list[Request[WorkClose]]:
         """The requests that close the streams of an asker that is gone."""
         return [Request(0, WorkClose(stream), topic) for stream, topic in self.streams.pop(caller, {}).items()]
-
-
-class _Closed(LeasesChanged, eq=False):
-    request: Request[WorkClose]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
-        self.respond(Reply(self.request.id))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)

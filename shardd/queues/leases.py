@@ -9,7 +9,8 @@ Claims make leases: `shardd.queues.claims`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, UnsetType, field
@@ -36,7 +37,7 @@ from shardd.queues.job_requests import (
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
 from shardd.storage.indivisible import Undone, indivisible
-from shardd.topic.job_table import Queue
+from shardd.topic.job_table import Job, Queue
 from shardd.topic.topic import Topic
 
 
@@ -66,24 +67,35 @@ class Leases:
     def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
         _, jobs = parse_jobs(ACK, request, self.staging.limits)
         topic, queue = self.look(request)
+
+        def done(timing: Timing) -> None:
+            body = answers.Acked(topic.name, len(before), skipped, *self.counts(topic))
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
         # Also if the bucket is late: were the ack refused, its job would be delivered again and again meanwhile.
         with indivisible:
-            before, skipped = acked(queue, jobs)
-            change = _Acked(
-                topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
-            )
+            before, skipped = changed(jobs, queue.ackable, queue.ack)
             if before:
-                remove(change)
+                failed = partial(refuse, request.id, respond)
+                remove(JobsDeleted(topic, self.staging, sorted(before), before, done, failed))
                 return
-        change.done(Timing())
+        done(Timing())
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
         asked, jobs = parse_jobs(NACK, request, self.staging.limits)
         delay, reason = clamped_delay(asked), told_reason(asked)
         topic, queue = self.look(request)
+
+        def done(timing: Timing) -> None:
+            self.staging.events.jobs_changed(topic)
+            body = answers.Nacked(topic.name, len(before), skipped, *self.counts(topic))
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
         with indivisible:
-            before, skipped = released(queue, jobs, delay, self.staging.clock.now_ms())
-            change = _Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before)
+            now = self.staging.clock.now_ms()
+            before, skipped = changed(jobs, queue.holder, queue.release, now + delay, now)
+            failed = partial(refuse, request.id, respond)
+            change = Released(topic, self.staging, before, done, failed)
             change.explain(queue, reason)
             change_leases(change)
 
@@ -91,20 +103,17 @@ class Leases:
         asked, jobs = parse_jobs(EXTEND, request, self.staging.limits)
         topic, queue = self.look(request)
         deadline = self.staging.clock.now_ms() + clamped_lease(asked.lease_ms)
-        before: Saved = {}
-        skipped = []
-        ids: dict[str, str] = {}
+
+        def done(timing: Timing) -> None:
+            deadlines = dict.fromkeys(ids, deadline)
+            body = answers.Extended(topic.name, len(before), skipped, deadlines, ids)
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
         with indivisible:
-            for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
-                job = None if seq in before else queue.holder(seq, jobs.node, token)
-                if job is None:
-                    skipped.append(seq)
-                else:
-                    before[seq] = job.saved()
-                    queue.extend(seq, job, deadline)
-                    ids[str(seq)] = lease_id(job.token)
-            change = _Extended(topic, skipped, ids, deadline, request, respond, staging=self.staging, before=before)
-            change_leases(change)
+            before, skipped = changed(jobs, queue.holder, queue.extend, deadline)
+            ids = {str(seq): lease_id(queue.jobs[seq].token) for seq in before}
+            failed = partial(refuse, request.id, respond)
+            change_leases(LeasesChanged(topic, self.staging, before, done, failed))
 
     def counts(self, topic: Topic) -> tuple[int, int]:
         """Ready jobs, and leased ones."""
@@ -143,39 +152,32 @@ def settle(staging: Staging, topic: Topic) -> None:
         staging.events.jobs_changed(topic)
 
 
-def acked(queue: Queue, jobs: Named) -> tuple[Saved, list[int]]:
-    """Begins the deletion of the jobs that the worker holds. Returns their earlier states, and the other seqs."""
+def changed(
+    jobs: Named, found: Callable[[int, str, int | None], Job | None], change: Callable[..., None], *times: int
+) -> tuple[Saved, list[int]]:
+    """Changes the jobs that the worker holds, which `found` returns, by `change` of seq, job and times. Returns their
+    earlier states, and the other seqs, among them those that are named again."""
     before: Saved = {}
     skipped = []
     for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
-        job = queue.ackable(seq, jobs.node, token)
+        job = None if seq in before else found(seq, jobs.node, token)
         if job is None:
             skipped.append(seq)
         else:
             before[seq] = job.saved()
-            queue.ack(seq, job)
+            change(seq, job, *times)
     return before, skipped
 
 
-def released(queue: Queue, jobs: Named, delay: int, now: int) -> tuple[Saved, list[int]]:
-    """Ends the leases that the worker holds. Returns the earlier states of the jobs, and the seqs of the others."""
-    before: Saved = {}
-    skipped = []
-    for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
-        job = queue.holder(seq, jobs.node, token)
-        if job is None:
-            skipped.append(seq)
-        else:
-            before[seq] = job.saved()
-            queue.release(seq, job, now + delay, now)
-    return before, skipped
-
-
-class LeasesChanged(TopicChange, kw_only=True, eq=False):
+class LeasesChanged(TopicChange, eq=False):
     """Jobs of a queue have another holder or none. `before` is their previous state."""
 
     staging: Staging
     before: Saved
+    done: Callable[[Timing], None]
+    """Answers the request. Called when the change is committed, or at once if it is not logged."""
+    failed: Callable[[TopicsError], None]
+    """Refuses the request: the change was undone."""
     follows: bool = False
     """Whether it is staged in any case, so that it shares the outcome of what its request staged before it."""
     after: Saved | None = None
@@ -184,12 +186,6 @@ class LeasesChanged(TopicChange, kw_only=True, eq=False):
     """`[seq, reason]` of jobs, for the log."""
     acks_synced: bool = False
     """Whether the answer reports the time of a sync: `disk` promises none."""
-
-    def done(self, timing: Timing) -> None:
-        """Answers the request. Called when the change is committed, or at once if it is not logged."""
-
-    def failed(self, error: TopicsError) -> None:
-        """Refuses the request: the change was undone."""
 
     def apply(self, timing: Timing) -> None:
         queue = self.topic.queue
@@ -258,20 +254,6 @@ def change_leases(change: LeasesChanged) -> None:
     change.staging.stage(change)
 
 
-class _Acked(JobsDeleted, eq=False):
-    leases: Leases
-    skipped: list[int]
-    request: Request[Ack]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        body = answers.Acked(self.topic.name, len(self.before), self.skipped, *self.leases.counts(self.topic))
-        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
 class Released(LeasesChanged, kw_only=True, eq=False):
     """Jobs have no holder any more, and maybe another reason."""
 
@@ -294,39 +276,3 @@ class Released(LeasesChanged, kw_only=True, eq=False):
         for seq, reason in self.explained.items():
             if seq in queue.jobs:
                 queue.explain(seq, reason)
-
-
-class _Nacked(Released, eq=False):
-    leases: Leases
-    skipped: list[int]
-    request: Request[Nack]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        self.staging.events.jobs_changed(self.topic)
-        body = answers.Nacked(self.topic.name, len(self.before), self.skipped, *self.leases.counts(self.topic))
-        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
-class _Extended(LeasesChanged, eq=False):
-    skipped: list[int]
-    ids: dict[str, str]
-    deadline: int
-    request: Request[Extend]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        deadlines = dict.fromkeys(self.ids, self.deadline)
-        body = answers.Extended(self.topic.name, len(self.before), self.skipped, deadlines, self.ids)
-        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
-def held(topics: Iterable[Topic]) -> int:
-    """Number of leases in flight in all these topics."""
-    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

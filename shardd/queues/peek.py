@@ -11,9 +11,9 @@ from proto.api.requests import PeekRequest
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import PeekJobs
 from proto.model.body import Form
-from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES
-from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.queues.job_requests import Found, bound, clamped, fresh
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, clamped
+from shardd.changes.transactions import Respond, to_json
+from shardd.queues.job_requests import Found, bound, fresh
 from shardd.queues.leases import Leases
 from shardd.topic.job_states import DELAYS, GOING, JobState
 from shardd.topic.job_table import Queue
@@ -22,37 +22,32 @@ from shardd.topic.outbox import Outbox
 _FORM = Form(PeekRequest)
 
 
-class Peeking:
-    def __init__(self, staging: Staging, leases: Leases) -> None:
-        self._limits = staging.limits
-        self._leases = leases
+def peek(leases: Leases, request: Request[PeekJobs], respond: Respond) -> None:
+    """Answers a page of jobs. Body: `first_seq`, `max`. The next page starts at `next_seq`, if `more`.
 
-    def peek(self, request: Request[PeekJobs], respond: Respond) -> None:
-        """Answers a page of jobs. Body: `first_seq`, `max`. The next page starts at `next_seq`, if `more`.
+    Raises `400`, `404`, `409` as claim does."""
+    asked, request.ignored = _FORM.read(request.body)
+    start = bound(asked, "first_seq", "from_seq") or 0
+    most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, leases.staging.limits.max_claim)
+    topic, queue = leases.look(request)
 
-        Raises `400`, `404`, `409` as claim does."""
-        asked, request.ignored = _FORM.read(request.body)
-        start = bound(asked, "first_seq", "from_seq") or 0
-        most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, self._limits.max_claim)
-        topic, queue = self._leases.look(request)
+    def leaving(seq: int) -> bool:
+        job = queue.jobs.get(seq)
+        return job is not None and job.state in GOING
 
-        def leaving(seq: int) -> bool:
-            job = queue.jobs.get(seq)
-            return job is not None and job.state in GOING
-
-        found, after = fresh(topic, max(start, topic.records.floor), leaving, most, MAX_BATCH_BYTES)
-        body = Peeked(
-            topic.name,
-            [_peeked(each, queue, topic.outbox) for each in found],
-            len(found),
-            after,
-            after <= topic.records.head_seq,
-            queue.ready(topic.records.count),
-            queue.in_flight,
-            queue.delayed,
-            queue.dead_lettering,
-        )
-        respond(Reply(request.id, to_json(body)))
+    found, after = fresh(topic, max(start, topic.records.floor), leaving, most, MAX_BATCH_BYTES)
+    body = Peeked(
+        topic.name,
+        [_peeked(each, queue, topic.outbox) for each in found],
+        len(found),
+        after,
+        after <= topic.records.head_seq,
+        queue.ready(topic.records.count),
+        queue.in_flight,
+        queue.delayed,
+        queue.dead_lettering,
+    )
+    respond(Reply(request.id, to_json(body)))
 
 
 def _peeked(found: Found, queue: Queue, outbox: Outbox) -> PeekedJob:

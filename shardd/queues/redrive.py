@@ -13,13 +13,13 @@ from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, MAX_U64
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, MAX_U64, clamped
 from proto.model.match import Match, parse_match
 from proto.model.names import check_topic
 from shardd.changes.admission import check_target
-from shardd.changes.transactions import Respond, Staging, refuse, to_json
+from shardd.changes.transactions import Respond, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
-from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
+from shardd.queues.job_requests import Found, bound, fresh, size_of
 from shardd.queues.leases import settle
 from shardd.queues.transfers import Mover, TransferWaiter
 from shardd.topic.job_states import JobState
@@ -29,48 +29,41 @@ from shardd.topic.topic import Topic
 LOOKED_AT = 1000
 """The most records scanned at a time."""
 _FREE = (JobState.READY, JobState.DELAYED, JobState.SCHEDULED)
-
-
 _FORM = Form(RedriveRequest)
 
 
-class Redrive:
-    def __init__(self, staging: Staging, mover: Mover) -> None:
-        self._staging = staging
-        self._mover = mover
+def redrive(mover: Mover, request: Request[operations.Redrive], respond: Respond) -> None:
+    """Orders the letters to the queue and answers when they have arrived. Continues at `next_seq`, if `more`.
 
-    def redrive(self, request: Request[operations.Redrive], respond: Respond) -> None:
-        """Orders the letters to the queue and answers when they have arrived. Continues at `next_seq`, if `more`.
+    Raises `400`; `403` for a queue outside the key's prefixes; `404`. Passes on the queue's `404`, `409` and `422`:
+    no further letter is moved then. `503`: the queue's shard did not answer; the mover continues when it does."""
+    asked, request.ignored = _FORM.read(request.body)
+    target = check_topic(asked.queue)
+    check_target(target, request.options, "queue")
+    match = None if asked.match is None else parse_match(asked.match, "match")
+    start = bound(asked, "first_seq", "from_seq") or 0
+    last = bound(asked, "last_seq", "to_seq")
+    stop = MAX_U64 if last is None else last
+    most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, mover.staging.limits.max_claim)
+    topic = mover.staging.directory.changing(request.topic)
+    if target == topic.name:
+        raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")
+    settle(mover.staging, topic)
+    first = max(start, topic.records.floor)
+    seqs, after = _picked(topic, target, match, first, min(stop, topic.records.head_seq), most)
 
-        Raises `400`; `403` for a queue outside the key's prefixes; `404`. Passes on the queue's `404`, `409` and `422`:
-        no further letter is moved then. `503`: the queue's shard did not answer; the mover continues when it does."""
-        asked, request.ignored = _FORM.read(request.body)
-        target = check_topic(asked.queue)
-        check_target(target, request.options, "queue")
-        match = None if asked.match is None else parse_match(asked.match, "match")
-        start = bound(asked, "first_seq", "from_seq") or 0
-        last = bound(asked, "last_seq", "to_seq")
-        stop = MAX_U64 if last is None else last
-        most = clamped(DEFAULT_JOBS if asked.max is None else asked.max, 1, self._staging.limits.max_claim)
-        topic = self._staging.directory.changing(request.topic)
-        if target == topic.name:
-            raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")
-        settle(self._staging, topic)
-        first = max(start, topic.records.floor)
-        seqs, after = _picked(topic, target, match, first, min(stop, topic.records.head_seq), most)
+    def over(arrived: list[int], error: TopicsError | None) -> None:
+        if error is not None:
+            refuse(request.id, respond, _explained(error, topic, target, len(arrived), len(seqs)))
+            return
+        more = after <= min(stop, topic.records.head_seq)
+        body = Redriven(topic.name, target, len(arrived), arrived, after, more)
+        respond(Reply(request.id, to_json(body)))
 
-        def over(arrived: list[int], error: TopicsError | None) -> None:
-            if error is not None:
-                refuse(request.id, respond, _explained(error, topic, target, len(arrived), len(seqs)))
-                return
-            more = after <= min(stop, topic.records.head_seq)
-            body = Redriven(topic.name, target, len(arrived), arrived, after, more)
-            respond(Reply(request.id, to_json(body)))
-
-        if seqs:
-            self._mover.order(topic, dict.fromkeys(seqs, Transfer(target, 0)), TransferWaiter(set(seqs), over))
-        else:
-            over([], None)
+    if seqs:
+        mover.order(topic, dict.fromkeys(seqs, Transfer(target, 0)), TransferWaiter(set(seqs), over))
+    else:
+        over([], None)
 
 
 def _picked(topic: Topic, queue: str, match: Match | None, start: int, stop: int, most: int) -> tuple[list[int], int]:

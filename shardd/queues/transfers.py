@@ -11,14 +11,14 @@ The smallest parked letter of a target is sent again every 5 s; when the target 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
 import structlog
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
@@ -29,7 +29,7 @@ from shardd.changes.transactions import Staging, TopicChange
 from shardd.frames import Leases as LeasesFrame
 from shardd.queues import dead_letter_meta as form
 from shardd.queues.job_deletion import JobsDeleted, Saved, remove
-from shardd.queues.job_requests import Found, one, size_of
+from shardd.queues.job_requests import Found, chosen, size_of
 from shardd.storage.change import Timing
 from shardd.storage.errors import Exhausted, SegmentError
 from shardd.storage.indivisible import indivisible
@@ -58,14 +58,13 @@ class Asking(Protocol):
     async def request(self, index: int, operation: Operation[A], topic: str, body: bytes = b"") -> Reply[A]: ...
 
 
-class TransferWaiter:
+class TransferWaiter(Struct, eq=False):
     """Transfers that a request waits for. `over` is called once, with the seqs that arrived. It also gets an error if
     the others will not arrive, or if the target did not answer."""
 
-    def __init__(self, seqs: set[int], over: Callable[[list[int], TopicsError | None], None]) -> None:
-        self.left = seqs
-        self.arrived: list[int] = []
-        self.over = over
+    left: set[int]
+    over: Callable[[list[int], TopicsError | None], None]
+    arrived: list[int] = []
 
 
 class Mover:
@@ -258,7 +257,9 @@ class Mover:
         if error.code in _UNCERTAIN:
             self.refused.add(target)
             topic.outbox.refusals[target] = _reason(error)
-            self._give_up_waiting(topic, transfers, error)
+            for waiter in self.waiters.get(topic.id, ())[:]:
+                if not waiter.left.isdisjoint(transfers):
+                    self._end(topic, waiter, error)
         elif any(not transfer.deliveries for transfer in transfers.values()):
             self._call_back(topic, list(transfers), error)
         elif len(transfers) > 1:
@@ -294,6 +295,11 @@ class Mover:
         """Deletes records that have arrived. `dead` is 1 for dead letters, which are counted, 0 for redriven ones."""
         queue = topic.queue
         before: Saved = {}
+
+        def done(timing: Timing) -> None:
+            self._left(topic, target)
+            self.settled(topic, seqs, (), None)
+
         with indivisible:
             if queue is not None:
                 for seq in seqs:
@@ -302,40 +308,33 @@ class Mover:
                         queue.arrived(seq, job)
             self._leaving.add((topic.id, target))
             remove(
-                _Removed(
+                JobsDeleted(
                     topic,
-                    self,
-                    target,
-                    staging=self.staging,
-                    seqs=seqs,
-                    before=before,
+                    self.staging,
+                    seqs,
+                    before,
+                    done,
+                    lambda error: self._left(topic, target),
                     dead_lettered=dead * len(seqs),
                     requires_sync=topic.assigned_config.durability.reaches_device,
                 )
             )
         self._flush()
 
-    def left(self, topic: Topic, target: str) -> None:
+    def _left(self, topic: Topic, target: str) -> None:
         """The batch for this target is deleted here, or stays: the next one may leave."""
         self._leaving.discard((topic.id, target))
         self._more.set()
 
     # Waiters
 
-    def settled(
-        self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
-    ) -> None:
+    def settled(self, topic: Topic, arrived: Sequence[int], lost: Sequence[int], error: TopicsError | None) -> None:
         for waiter in self.waiters.get(topic.id, ())[:]:
             waiter.arrived += waiter.left.intersection(arrived)
             hit = waiter.left.intersection(lost)
             waiter.left -= {*arrived, *lost}
             if not waiter.left or (hit and error is not None):
                 self._end(topic, waiter, error if hit else None)
-
-    def _give_up_waiting(self, topic: Topic, transfers: dict[int, Transfer], error: TopicsError) -> None:
-        for waiter in self.waiters.get(topic.id, ())[:]:
-            if not waiter.left.isdisjoint(transfers):
-                self._end(topic, waiter, error)
 
     def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
         self.waiters[topic.id].remove(waiter)
@@ -397,20 +396,6 @@ class _CalledBack(TopicChange, eq=False):
         self.mover.staging.events.jobs_changed(self.topic)
 
 
-class _Removed(JobsDeleted, eq=False):
-    """Records that have arrived at their target are deleted here."""
-
-    mover: Mover
-    target: str
-
-    def done(self, timing: Timing) -> None:
-        self.mover.left(self.topic, self.target)
-        self.mover.settled(self.topic, self.seqs, (), None)
-
-    def failed(self, error: TopicsError) -> None:
-        self.mover.left(self.topic, self.target)
-
-
 def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
     """Transfers that are not parked, by target; a target may have none of these. Of a target with both redrives and
     dead letters, only the kind of the first transfer."""
@@ -438,7 +423,7 @@ def _batch(topic: Topic, transfers: dict[int, Transfer], most: int) -> tuple[lis
     gone: list[int] = []
     budget = MAX_BATCH_BYTES
     for seq in transfers:
-        record = one(topic, seq)
+        record = next(chosen(topic, [seq]), None)
         if record is None:
             gone.append(seq)
             continue

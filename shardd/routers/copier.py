@@ -7,6 +7,8 @@ destination's earlier changes, and is undone if they are. Its commit time is the
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
 
 from proto.format.frame import encode_batch
 from proto.model.errors import ErrorCode, TopicsError
@@ -46,7 +48,9 @@ class Copier:
         whole = self._growth(topic, made)
         fits = self.staging.allowance.fits(0, whole)
         if not fits:
-            made = self._fitting_limit(topic, lane, pulled, made)
+            # The longest part that fits under the caps over all topics.
+            room = self.staging.allowance.fits
+            made = _longest(lane, pulled, made.upto, lambda part: room(0, self._growth(topic, part)))
         if made.steps and topic.assigned_config.durability.logged:
             size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
             if not self.staging.space.takes(topic, size, made.seqs):
@@ -65,15 +69,6 @@ class Copier:
             return ROOM
         return None if everything else _full(topic, lane, pulled)
 
-    def _fitting_limit(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
-        """The longest part of the plan that fits under the caps over all topics."""
-        seqs = range(lane.cursor + 1, made.upto + 1)
-
-        def too_much(target: int) -> bool:
-            return not self.staging.allowance.fits(0, self._growth(topic, plan(lane, pulled, target)))
-
-        return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
-
     def _pinned(self, topic: Topic, lane: Lane, event: LaneEvent) -> None:
         """Lets the event happen. Logs the lane's position if it stops or resumes."""
         stopped = lane.stopped
@@ -86,13 +81,7 @@ class Copier:
         made = plan(lane, pulled, pulled.upto, restoring=restoring)
         if self._fits(topic, made):
             return made, True
-        seqs = range(lane.cursor + 1, made.upto + 1)
-
-        def too_much(target: int) -> bool:
-            return not self._fits(topic, plan(lane, pulled, target, restoring=restoring))
-
-        places = bisect_left(seqs, True, key=too_much)
-        return plan(lane, pulled, lane.cursor + places, restoring=restoring), False
+        return _longest(lane, pulled, made.upto, partial(self._fits, topic), restoring=restoring), False
 
     def _growth(self, topic: Topic, made: Plan) -> int:
         """The most bytes that these copies add to the shard; 0 without a cap on them."""
@@ -162,11 +151,6 @@ class Copier:
         for name, count in made.forwarded.items():
             lane.routers[name].forwarded += count
 
-    def made_again(self, topic: Topic) -> None:
-        """Releases the topic's pulls: its copies from before the stop are back."""
-        topic.position.on_device(topic.records.head_seq)
-        self.staging.events.restored(topic)
-
 
 class _Copied(TopicChange, eq=False):
     """A plan's copies become visible. They have no frame."""
@@ -201,6 +185,16 @@ class _Copied(TopicChange, eq=False):
     def _kept(self) -> None:
         if self.copier.staging.limits.max_total_bytes:
             self.topic.records.kept()
+
+
+def _longest(lane: Lane, pulled: Pulled, upto: int, fits: Callable[[Plan], bool], *, restoring: bool = False) -> Plan:
+    """The longest plan for the pulled records up to seq `upto` that fits."""
+
+    def too_much(target: int) -> bool:
+        return not fits(plan(lane, pulled, target, restoring=restoring))
+
+    places = bisect_left(range(lane.cursor + 1, upto + 1), True, key=too_much)
+    return plan(lane, pulled, lane.cursor + places, restoring=restoring)
 
 
 def _full(topic: Topic, lane: Lane, pulled: Pulled) -> str:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress, repeat
+from itertools import compress, groupby, repeat
 
 import msgspec
 from msgspec import Raw
@@ -192,36 +192,28 @@ def _interleaved(found: list[tuple[Columns, Sequence[int], bytes | None]]) -> tu
         return columns, flags
     keys = [(place, which) for which, (_, places, _) in enumerate(found) for place in places]
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    columns = reordered(merge([columns for columns, _, _ in found]), order)
-    if all(flags is None for _, _, flags in found):
-        return columns, None
-    every = b"".join(bytes(columns.count) if flags is None else flags for columns, _, flags in found)
-    return columns, bytes(map(every.__getitem__, order))
+    columns, flags = together([Append(columns, flags) for columns, _, flags in found])
+    return reordered(columns, order), None if flags is None else bytes(map(flags.__getitem__, order))
 
 
 def _joined(steps: list[Append | Skip]) -> list[Append | Skip]:
     """The steps with neighbouring batches merged: a group of small writes to the source makes one batch here."""
     joined: list[Append | Skip] = []
-    run: list[Append] = []
-
-    def end_run() -> None:
-        if len(run) == 1:
-            joined.append(run[0])
-        elif run:
-            flags = None
-            if any(step.flags is not None for step in run):
-                flags = b"".join(step.flags or bytes(step.columns.count) for step in run)
-            joined.append(Append(merge([step.columns for step in run]), flags))
-        run.clear()
-
-    for step in steps:
-        if isinstance(step, Append):
-            run.append(step)
-        else:
-            end_run()
-            joined.append(step)
-    end_run()
+    for _, run in groupby(steps, type):
+        found = list(run)
+        batches = [step for step in found if isinstance(step, Append)]
+        joined += [Append(*together(batches))] if batches else found
     return joined
+
+
+def together(batches: Sequence[Append] | Sequence[Piece]) -> tuple[Columns, bytes | None]:
+    """The records of neighbouring batches in one, and their delete flags."""
+    if len(batches) == 1:
+        return batches[0].columns, batches[0].flags
+    flags = None
+    if any(each.flags is not None for each in batches):
+        flags = b"".join(each.flags or bytes(each.columns.count) for each in batches)
+    return merge([each.columns for each in batches]), flags
 
 
 # The records that one router forwards, and its changes to them

@@ -31,12 +31,10 @@ from collections.abc import Callable, Sequence
 
 from proto.format.frame import Kind
 from proto.ipc.operations import Position
-from shardd.clock import Clock
 from shardd.frames import Pin, topic_frame
 from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Plan, Pulled, Skip, plan
 from shardd.routers.source import forwardable
-from shardd.topic.directory import Directory
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Deferred, Topic, hold
 
@@ -56,33 +54,22 @@ def _moves(at: Position, source: Position) -> bool:
     return (at.cursor < source.head and not at.source_truncated) or (not at.idle and at.asked != source.head)
 
 
-def closed(way: Sequence[Position]) -> bool:
-    """Whether a path from a topic to its source, and so on, leads back to its start."""
-    return bool(way) and way[-1].source is not None and way[-1].source[0] == way[0].name
-
-
 def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
     """Whether nothing in a cycle can move any more, from two reads of its positions. Then nothing is left to do, or a
     topic waits for lost records."""
-    if first != second or not closed(first):
+    # The way from a topic to its source, and so on, has to lead back to its start.
+    if first != second or not first or first[-1].source is None or first[-1].source[0] != first[0].name:
         return False
     return not any(_moves(each, source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
-
-
-Replay = Callable[[Topic, Deferred], None]
 
 
 class Restore:
     """The restoration of one topic. The caller pulls from its source and passes each answer to `take`, until `done`."""
 
-    def __init__(
-        self, topic: Topic, copier: Copier, directory: Directory, clock: Clock, boot_id: str, replay: Replay
-    ) -> None:
+    def __init__(self, topic: Topic, copier: Copier, replay: Callable[[Topic, Deferred], None]) -> None:
         self._topic = topic
         self._copier = copier
-        self._directory = directory
-        self._clock = clock
-        self._boot_id = boot_id
+        self._staging = copier.staging
         self._replay = replay
         self._goal: int | None = None
         self._inexact = False
@@ -120,7 +107,8 @@ class Restore:
             return moved
         finally:
             self._quiet = False
-            self._copier.made_again(self._topic)
+            self._topic.position.on_device(self._topic.records.head_seq)
+            self._staging.events.restored(self._topic)
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
@@ -187,7 +175,7 @@ class Restore:
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
-        before, now = lane.cursor, topic.position.commit_time(self._clock.now_ms())
+        before, now = lane.cursor, topic.position.commit_time(self._staging.clock.now_ms())
         if not self._inexact:
             made, everything = self._copier.fitting(topic, lane, pulled, restoring=True)
             self._copier.carry_out(topic, lane, made, now)
@@ -213,7 +201,7 @@ class Restore:
         Returns whether there are any."""
         burnt = lane.copies_of(lane.cursor + 1, head)
         if burnt:
-            ts = self._topic.position.commit_time(self._clock.now_ms())
+            ts = self._topic.position.commit_time(self._staging.clock.now_ms())
             self._copier.carry_out(self._topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
         return burnt > 0
 
@@ -248,10 +236,8 @@ class Restore:
     def _finish(self) -> None:
         topic = self._topic
         topic.held_at.clear()
-        if (
-            self._directory.complete(topic, self._clock.now_ms(), self._boot_id)
-            and topic.config.durability.reserves_per_boot
-        ):
+        now, boot_id = self._staging.clock.now_ms(), self._staging.boot_id
+        if self._staging.directory.complete(topic, now, boot_id) and topic.config.durability.reserves_per_boot:
             self.displaced = True
         topic.catalogued = None
         topic.lane_visible = topic.lane

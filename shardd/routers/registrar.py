@@ -111,10 +111,6 @@ class _Open:
         """The key that asks: the part of it that decides which names an error may show."""
         return Key(b"", prefixes=self.request.options.prefixes)
 
-    @property
-    def deadline_ns(self) -> int:
-        return self.request.deadline_ns
-
 
 _Work = Callable[[_Open], Awaitable[Reply]]
 
@@ -169,9 +165,9 @@ class Registrar:
             raise starting("changes of routers are made by shard 0 only, and not before it serves")
         key, size = request.options.key, max(len(request.body), LEAST_BYTES)
         if self._open and self._sizes.total() + size > MOST_BYTES:
-            raise _too_many("", MOST_BYTES)
+            raise _too_many_bytes("", MOST_BYTES)
         if key and self._sizes[key] and self._sizes[key] + size > MOST_BYTES // 2:
-            raise _too_many(" of one key", MOST_BYTES // 2)
+            raise _too_many_bytes(" of one key", MOST_BYTES // 2)
         taken = self._open[caller, request.id] = _Open(request, caller, respond, size)
         self._sizes[key] += size
         self._nursery.start_soon(self._carry_out, taken, work)
@@ -213,7 +209,7 @@ class Registrar:
         their askers hear of it before they give up."""
         now_ns = self._staging.clock.monotonic() * 1e9
         for taken in self._open.values():
-            if taken.waiting and 0 < taken.deadline_ns < now_ns:
+            if taken.waiting and 0 < taken.request.deadline_ns < now_ns:
                 taken.scope.cancel()
 
     def _begin(self, taken: _Open) -> None:
@@ -227,7 +223,7 @@ class Registrar:
     # What they do
 
     async def _put(self, name: str, patch: RouterPatch, taken: _Open) -> Reply:
-        deadline_ns = taken.deadline_ns
+        deadline_ns = taken.request.deadline_ns
         async with self._graph.turn:
             known, config = await self._allowed(name, patch, taken.key)
             self._begin(taken)
@@ -271,12 +267,8 @@ class Registrar:
         _check_names(key, config)
         most = self._limits.max_routers
         if current is None and most and len(known) >= most:
-            raise TopicsError(
-                ErrorCode.THROTTLED,
-                f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first",
-                {"limit": "max_routers", "max": most},
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+            message = f"there are as many routers as TOPICS_MAX_ROUTERS allows, {most}; delete some first"
+            raise _too_many("max_routers", most, message)
         others = [other.config for other_name, other in known.items() if other_name != name]
         check_fan_in(config, others, key)
         check_cycle(config, others, key)
@@ -291,16 +283,12 @@ class Registrar:
                 pass  # the shard is down: a topic without a router is harmless
 
     async def _make_topics(self, config: RouterConfig, made: list[str], deadline_ns: int, *, create_dest: bool) -> None:
-        """Make the router's missing topics and add their names to `made`."""
+        """Make the router's missing topics, within the cap over all shards, and add their names to `made`."""
         if not create_dest:
             await self._graph.ask(config.dest, StateGet(touch=False), deadline_ns)
         for topic in (config.source, config.dest) if create_dest else (config.source,):
-            if await self._make_topic(topic, deadline_ns):
+            if (await self._graph.ask(topic, Configure(), deadline_ns)).created:
                 made.append(topic)
-
-    async def _make_topic(self, topic: str, deadline_ns: int) -> bool:
-        """Make a topic unless it exists, within the cap over all shards. Returns whether it is new."""
-        return (await self._graph.ask(topic, Configure(), deadline_ns)).created
 
     async def _route(
         self, name: str, current: Known | None, config: RouterConfig, deadline_ns: int
@@ -334,7 +322,7 @@ class Registrar:
             _check_names(taken.key, current.config)
             with self._graph.changing():
                 deletion = RouterDelete(name, self._graph.reading)
-                reply = await self._graph.ask(current.config.dest, deletion, taken.deadline_ns)
+                reply = await self._graph.ask(current.config.dest, deletion, taken.request.deadline_ns)
             known.pop(name)
             return reply
 
@@ -344,7 +332,7 @@ class Registrar:
         if current is None:
             raise router_not_found(name)
         _check_names(taken.key, current.config)
-        reply = await self._graph.ask(current.config.dest, RouterGet(name), taken.deadline_ns)
+        reply = await self._graph.ask(current.config.dest, RouterGet(name), taken.request.deadline_ns)
         if reply.extra is not None and not reply.extra.found:
             self._graph.forget()  # the shard has removed the router, because its source is gone
             raise router_not_found(name)
@@ -354,13 +342,13 @@ class Registrar:
         known = await self._graph.glance()
         if topic not in self._making and not _naming(topic, known):
             self._begin(taken)
-            return await self._graph.ask(topic, deletion, taken.deadline_ns)
+            return await self._graph.ask(topic, deletion, taken.request.deadline_ns)
         async with self._graph.turn:
             known = await self._graph.known()
             self._begin(taken)
             named = _naming(topic, known)
             with self._graph.changing():
-                reply = await self._delete_named(topic, named, deletion, taken.deadline_ns)
+                reply = await self._delete_named(topic, named, deletion, taken.request.deadline_ns)
             for name in named:
                 known.pop(name)
             answer = msgspec.json.decode(reply.body)
@@ -398,10 +386,10 @@ def _check_names(key: Key, config: RouterConfig) -> None:
     check_name(key, config.dest)
 
 
-def _too_many(whose: str, most: int) -> TopicsError:
-    return TopicsError(
-        ErrorCode.THROTTLED,
-        f"changes of routers and deletions of topics{whose} that wait for their turn have {most} bytes; retry shortly",
-        {"limit": "registrar_bytes", "max": most},
-        retry_after_ms=RETRY_AFTER_MS,
-    )
+def _too_many_bytes(whose: str, most: int) -> TopicsError:
+    what = f"changes of routers and deletions of topics{whose}"
+    return _too_many("registrar_bytes", most, f"{what} that wait for their turn have {most} bytes; retry shortly")
+
+
+def _too_many(limit: str, most: int, message: str) -> TopicsError:
+    return TopicsError(ErrorCode.THROTTLED, message, {"limit": limit, "max": most}, retry_after_ms=RETRY_AFTER_MS)

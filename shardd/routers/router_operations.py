@@ -10,8 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
 
+from msgspec import UNSET
+
+from proto.api.answers import RouterDeleted, RouterEntry
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import (
     Graph,
@@ -28,7 +30,7 @@ from proto.ipc.operations import (
     RouterSource,
     SourceFound,
 )
-from proto.model.errors import ErrorCode, TopicsError, not_ready, topic_not_found
+from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import RoutersChanged as RoutersFrame
@@ -41,8 +43,6 @@ from shardd.topic.topic import Topic
 
 LOOK = 4096
 """Topics visited between two breaks."""
-
-_PutRequest = Request[RouterPut]
 
 
 class Routing:
@@ -77,28 +77,27 @@ class Routing:
         options = request.options
         name, config = options.router, from_map(options.config)
 
-        def change(error: TopicsError | None) -> None:
-            if error is not None:
-                raise error
+        def change() -> None:
             topic = self._directory.assigned.get(config.dest)
             if topic is None:
                 raise topic_not_found(config.dest)
-            self._put(topic, name, config, request, respond)
+            self._put(topic, config, request, respond)
 
         topic = self._directory.assigned.get(config.dest)
         lane = None if topic is None else topic.lane
         if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options.epoch):
             self._when_saved(topic, request, respond, change)
         else:
-            change(None)
+            change()
 
-    def _contained(self, request: Request, respond: Respond, work: Waiter) -> Waiter:
-        """`work` as a callback. Its exception is the request's answer."""
-        return lambda error: self._staging.containment.attempt(request, respond, partial(work, error))
+    def _contained(self, request: Request, respond: Respond, work: Callable[[], None]) -> Waiter:
+        """`work` as a callback. Its exception is the request's answer, and so is the error that the callback gets."""
+        attempt = partial(self._staging.containment.attempt, request, respond, work)
+        return lambda error: attempt() if error is None else refuse(request.id, respond, error)
 
-    def _put(self, topic: Topic, name: str, config: RouterConfig, request: _PutRequest, respond: Respond) -> None:
+    def _put(self, topic: Topic, config: RouterConfig, request: Request[RouterPut], respond: Respond) -> None:
         self._check_reading(request.options.reading)
-        options, lane = request.options, topic.lane
+        options, name, lane = request.options, request.options.router, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
         other = lane is not None and (lane.source, lane.epoch) != (config.source, options.epoch)
         # The others stay, unless their source is gone: a topic of its name that was created later is another one.
@@ -121,27 +120,36 @@ class Routing:
             # In place, to keep the order of routers, which is the order of their copies.
             changed = lane.changed({**lane.routers, name: router})
         created = before is None if options.created is None else options.created
-        self._change(_Put(topic, name, config, created, now, request, respond, routing=self, lane=changed))
+
+        def done(timing: Timing) -> None:
+            reply = _answer(request, name, config, created=created, timing=timing)
+            reply.extra = RouterMade(now)
+            respond(reply)
+
+        self._change(topic, changed, done, partial(refuse, request.id, respond))
         self._staging.commits.flush()
 
     def delete(self, request: Request[RouterDelete], respond: Respond) -> None:
         """Deletes a router, once a checkpoint has saved its copies. Option `router`; the topic is its destination."""
         name = request.options.router
 
-        def remove(error: TopicsError | None) -> None:
-            if error is not None:
-                raise error
+        def done(timing: Timing, *, deleted: bool) -> None:
+            body = to_json(RouterDeleted(name, deleted))
+            respond(Reply(request.id, body, performance=performance(timing)))
+
+        def remove() -> None:
             self._check_reading(request.options.reading)
             topic = self._directory.assigned.get(request.topic)
             lane = None if topic is None else topic.lane
             visible = None if topic is None else topic.lane_visible
             there = lane is not None and name in lane.routers
             if topic is None or lane is None or not (there or (visible is not None and name in visible.routers)):
-                respond(_deleted(request, name, False, Timing()))
+                done(Timing(), deleted=False)
                 return
             # One whose removal is staged is still visible: the answer waits for that, behind a change of its own.
             left = {n: router for n, router in lane.routers.items() if n != name}
-            self._change(_Deleted(topic, name, there, request, respond, routing=self, lane=lane.changed(left)))
+            failed = partial(refuse, request.id, respond)
+            self._change(topic, lane.changed(left), partial(done, deleted=there), failed)
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
@@ -154,7 +162,11 @@ class Routing:
             raise not_ready("the routers were read again before this change, which was not made", outcome="not_done")
 
     def _when_saved(
-        self, topic: Topic | None, request: Request[RouterPut] | Request[RouterDelete], respond: Respond, work: Waiter
+        self,
+        topic: Topic | None,
+        request: Request[RouterPut] | Request[RouterDelete],
+        respond: Respond,
+        work: Callable[[], None],
     ) -> None:
         """Calls `work` when a checkpoint has saved every copy of the topic's lane, staged ones too; at once if one has
         already. Raises `503` as `_check_reading`."""
@@ -178,13 +190,16 @@ class Routing:
         """Removes the topic's routers, because their source no longer exists."""
         lane = topic.lane
         if lane is not None and lane.routers:
-            self._change(_RoutersChanged(topic, routing=self, lane=lane.changed({})))
+            self._change(topic, lane.changed({}), lambda timing: None, lambda error: None)
 
-    def _change(self, change: _RoutersChanged) -> None:
-        topic, lane = change.topic, change.lane
-        before = change.before = topic.lane
+    def _change(
+        self, topic: Topic, lane: Lane, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
+    ) -> None:
+        """Gives the topic another lane. `done` answers the request, `failed` refuses it."""
+        before = topic.lane
         lane.held = False
-        change.body, change.requires_sync = RoutersFrame(lane.dump(lane.cursor)), True
+        body = RoutersFrame(lane.dump(lane.cursor))
+        change = _RoutersChanged(topic, self, lane, before, done, failed, body=body, requires_sync=True)
         with indivisible:
             self._staging.stage(change)
             topic.lane = lane
@@ -200,11 +215,6 @@ class Routing:
         """
         release, unsaved, staged = request.options.release, False, list[Topic]()
 
-        def held(error: TopicsError | None) -> None:
-            if error is not None:
-                raise error
-            respond(Reply(request.id))
-
         with indivisible:
             for topic in self.destinations():
                 lane = topic.lane
@@ -217,9 +227,9 @@ class Routing:
                     if topic.copies_staged:
                         staged.append(topic)
             if (unsaved or staged) and not release:
-                self.unsaved.add(staged, self._contained(request, respond, held))
+                self.unsaved.add(staged, self._contained(request, respond, partial(respond, Reply(request.id))))
             else:
-                held(None)
+                respond(Reply(request.id))
 
     # Saving
 
@@ -244,11 +254,9 @@ class Routing:
             for lane, done in lanes:
                 lane.unsaved = lane.cursor != done
         else:
-            refusal = TopicsError(
-                ErrorCode.NOT_READY,
+            refusal = not_ready(
                 f"copies could not be saved ({error.strerror or error}); free space or mend the disk, then try again",
-                {"reason": "write_failed"},
-                retry_after_ms=1000,
+                reason="write_failed",
             )
         for waiter in waiting:
             waiter(refusal)
@@ -268,13 +276,13 @@ class Routing:
             if topic.lane is not None and topic.lane.routers and topic.unloaded is None
         ]
 
-    def _visible(self) -> list[Router]:
+    def visible(self) -> list[Router]:
         lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
         return [router for lane in lanes for router in lane.routers.values()]
 
     def routers(self) -> dict[str, Router]:
         """The shard's visible routers, by name."""
-        return {each.name: each for each in self._visible()}
+        return {each.name: each for each in self.visible()}
 
     def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
         """Answers the registrar with the shard's visible routers, `[name, config, made_ms]` each. Option `reading`.
@@ -290,19 +298,15 @@ class Routing:
         else:
             change.commit(Timing())
 
-    def rows(self) -> Graph:
-        return Graph(tuple((each.name, as_map(each.config), each.made_ms) for each in self._visible()))
-
     def get(self, request: Request[RouterGet], respond: Respond) -> None:
         """Answers with one router. Options: `router`. `found` is False if it is not in this shard."""
         topic = self._directory.visible.get(request.topic)
         lane = None if topic is None else topic.lane_visible
         router = None if lane is None else lane.routers.get(request.options.router)
-        if router is None:
+        if topic is None or router is None:
             respond(Reply(request.id, extra=RouterFound(False)))
         else:
             shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
-            assert topic is not None
             if (reason := _waits_for(topic)) is not None:
                 shown["waits_for"] = reason
             respond(Reply(request.id, to_json(shown), extra=RouterFound(True)))
@@ -318,26 +322,17 @@ class Routing:
             name
             for name, router in every.items()
             if name.startswith(options.prefix)
-            and (not prefixes or all(each.startswith(prefixes) for each in _names(router)))
+            and (not prefixes or all(n.startswith(prefixes) for n in (name, router.config.source, router.config.dest)))
             and options.source in ("", router.config.source)
             and options.dest in ("", router.config.dest)
         )
         start = bisect_right(names, options.after)
         page = names[start : start + options.page_size]
-        entries: list[dict[str, Any]] = []
+        entries: list[RouterEntry] = []
         for name in page:
-            router = every[name]
-            entries.append(
-                {
-                    "router": name,
-                    "source": router.config.source,
-                    "dest": router.config.dest,
-                    "guarantee": router.config.guarantee,
-                    "forwarded_total": router.forwarded,
-                }
-            )
-            if (reason := waiting.get(router.config.dest)) is not None:
-                entries[-1]["waits_for"] = reason
+            router, config = every[name], every[name].config
+            waits = waiting.get(config.dest, UNSET)
+            entries.append(RouterEntry(name, config.source, config.dest, config.guarantee, router.forwarded, waits))
         more = start + len(page) < len(names)
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(page), more)))
 
@@ -363,24 +358,21 @@ class _GraphRead(Change, eq=False):
     respond: Respond
 
     def commit(self, timing: Timing) -> None:
-        self.respond(Reply(self.request.id, extra=self.routing.rows()))
+        rows = tuple((each.name, as_map(each.config), each.made_ms) for each in self.routing.visible())
+        self.respond(Reply(self.request.id, extra=Graph(rows)))
 
     def undo(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)
 
 
-class _RoutersChanged(TopicChange, kw_only=True, eq=False):
+class _RoutersChanged(TopicChange, eq=False):
     """The destination has another lane."""
 
     routing: Routing
     lane: Lane
-    before: Lane | None = None
-
-    def done(self, timing: Timing) -> None:
-        """Answers the request, if there is one."""
-
-    def failed(self, error: TopicsError) -> None:
-        """Refuses it."""
+    before: Lane | None
+    done: Callable[[Timing], None]
+    failed: Callable[[TopicsError], None]
 
     def apply(self, timing: Timing) -> None:
         self.topic.lane_visible = self.lane
@@ -395,48 +387,10 @@ class _RoutersChanged(TopicChange, kw_only=True, eq=False):
         self.failed(error)
 
 
-class _Put(_RoutersChanged, eq=False):
-    name: str
-    config: RouterConfig
-    created: bool
-    now: int
-    request: _PutRequest
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        reply = _answer(self.request, self.name, self.config, created=self.created, timing=timing)
-        reply.extra = RouterMade(self.now)
-        self.respond(reply)
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
-class _Deleted(_RoutersChanged, eq=False):
-    name: str
-    deleted: bool
-    request: Request[RouterDelete]
-    respond: Respond
-
-    def done(self, timing: Timing) -> None:
-        self.respond(_deleted(self.request, self.name, self.deleted, timing))
-
-    def failed(self, error: TopicsError) -> None:
-        refuse(self.request.id, self.respond, error)
-
-
 def _waits_for(topic: Topic) -> str | None:
     return None if topic.lane is None else topic.lane.waits_for
-
-
-def _names(router: Router) -> tuple[str, str, str]:
-    return router.name, router.config.source, router.config.dest
 
 
 def _answer(request: Request, name: str, config: RouterConfig, *, created: bool, timing: Timing) -> Reply:
     body = to_json({"router": name, "created": created, **as_map(config)})
     return Reply(request.id, body, created=created, performance=performance(timing))
-
-
-def _deleted(request: Request, name: str, deleted: bool, timing: Timing) -> Reply:
-    return Reply(request.id, to_json({"router": name, "deleted": deleted}), performance=performance(timing))

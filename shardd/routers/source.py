@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from proto.format.columns import merge
 from proto.format.frame import Header, decode_batch, encode_batch
 from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.process.faults import faults
 from shardd.clock import Clock
-from shardd.routers.copy_plan import Pulled
+from shardd.routers.copy_plan import Pulled, together
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.indivisible import indivisible
 from shardd.topic.batch_sequence import Piece
@@ -206,12 +205,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 
 def _one(run: list[Piece]) -> Piece:
-    if len(run) == 1:
-        return run[0]
-    flags = None
-    if any(piece.flags is not None for piece in run):
-        flags = b"".join(piece.flags or bytes(piece.columns.count) for piece in run)
-    return Piece(run[0].first_seq, merge([piece.columns for piece in run]), flags)
+    return Piece(run[0].first_seq, *together(run))
 
 
 def _lost(topic: Topic, after: int, upto: int) -> list[tuple[int, int]]:

@@ -15,7 +15,6 @@ from gateway.streams.event_ids import (
     MAX_MAP_TOPICS,
     MAX_POSITION,
     TOLD,
-    GrowingIds,
     Ids,
     Position,
     decode,
@@ -162,7 +161,7 @@ def test_a_token_of_another_number_of_topics_is_400() -> None:
 
 @given(st.dictionaries(NAMES, SEQS, max_size=2 * MAX_MAP_TOPICS), st.integers(0, 9), st.sets(NAMES, max_size=3))
 def test_an_id_of_a_prefix_says_which_topics_it_holds(seqs: dict[str, int], generation: int, later: set[str]) -> None:
-    text = GrowingIds(seqs, generation).current().decode()
+    text = Ids(seqs, generation, growing=True).current().decode()
     gone = set(sorted(seqs)[:1])
     found = decode(text, (seqs.keys() | later) - gone, "")
     assert found.generation == generation
@@ -174,7 +173,7 @@ def test_an_id_of_a_prefix_says_which_topics_it_holds(seqs: dict[str, int], gene
 def test_a_topic_that_an_id_of_a_prefix_does_not_hold_goes_back_to_its_beginning() -> None:
     positions = {"old": Position(1, 9, 0), "later": Position(2, 9, 1), "told": Position(TOLD, 9, 1)}
     positions["told early"] = Position(TOLD, 9, 2)
-    text = GrowingIds({"old": 5}, 1).current().decode()
+    text = Ids({"old": 5}, 1, growing=True).current().decode()
     assert rewound_by(positions, text, growing=True) == {
         "old": Position(1, 5, 0),
         "later": Position(2, 0, 1),
@@ -185,12 +184,12 @@ def test_a_topic_that_an_id_of_a_prefix_does_not_hold_goes_back_to_its_beginning
 
 
 def test_an_id_of_a_prefix_from_before_a_topic_was_made_again_means_its_beginning() -> None:
-    text = GrowingIds({"a": 500}, 0).current().decode()
+    text = Ids({"a": 500}, 0, growing=True).current().decode()
     assert rewound_by({"a": Position(7, 900, 1)}, text, growing=True) == {"a": Position(GONE, 0, 1)}
 
 
 def test_marked_ids_of_many_topics_fit_into_a_header() -> None:
     seqs = {f"{'x' * 240}:{n}": n * 10**9 for n in range(256)}
-    ident = GrowingIds(seqs, 3).current()
+    ident = Ids(seqs, 3, growing=True).current()
     assert ident.startswith(b"p.")
     assert len(ident) < 6000

@@ -10,8 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.admission.body_budget import Budget
 from gateway.contract.auth import EVERYBODY, Keyring
+from gateway.streams.catch_up import MOST_READS
 from gateway.streams.event_ids import Position
-from gateway.streams.stream import MOST_READS, Stream
+from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item, Throttle
 from gateway.streams.topic_feed import TopicFeeds, frame_bytes
 from gateway.streams.watch_request import Options

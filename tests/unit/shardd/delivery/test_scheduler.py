@@ -15,7 +15,7 @@ from shardd.delivery.pressure import (
     Pressure,
     Sample,
 )
-from shardd.delivery.priority import WEIGHTS
+from shardd.delivery.priority import WEIGHTS, age_boost
 from shardd.delivery.scheduler import SLICE, Rounds, Scheduler
 from shardd.topic.topic import Topic
 from tests.support.harness import FakeClock
@@ -219,10 +219,10 @@ class TestScheduler:
         stage.clock.advance(2900)
         for ident in range(2, 6):
             stage.ready(ident, 300)
-        assert stage.scheduler.boost(low) == 290
+        assert age_boost(stage.scheduler.waited(low)) == 290
         stage.clock.advance(200)
         assert stage.deliver() == [1]
-        assert stage.scheduler.boost(low) == 0
+        assert age_boost(stage.scheduler.waited(low)) == 0
 
     def test_under_pressure_a_topic_gathers_records_for_a_while(self) -> None:
         stage = Stage(under(0.6))
@@ -275,7 +275,7 @@ class TestScheduler:
         under(1.0, stage.pressure)
         assert stage.deliver() == [2]
         assert stage.scheduler.next_due is None
-        assert stage.scheduler.statistics().held == 1
+        assert (len(stage.scheduler), stage.scheduler.next_due) == (1, None)
         under(0.7, stage.pressure)
         stage.clock.advance(60_000)
         assert stage.deliver() == []
@@ -313,7 +313,7 @@ class TestScheduler:
             stage.ready(1)
             stage.clock.advance(60_000)
             assert stage.deliver() == [1]
-        assert stage.scheduler.statistics().held == 1
+        assert (len(stage.scheduler), stage.scheduler.next_due) == (1, None)
         under(0.0, stage.pressure)
         assert stage.deliver() == [1]
 
