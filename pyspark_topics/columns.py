@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_topics.headers import HEADERS
+from pyspark_topics.members import HEADERS
 from pyspark_topics.options import BadOption, Options
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark_topics import offsets
 from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
 from pyspark_topics.errors import log
-from pyspark_topics.headers import headers
+from pyspark_topics.members import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
 from pyspark_topics.partition import InputPartition
@@ -231,9 +231,7 @@ class Feed:
     def _gap(self, client: Client, topic: str, first: int) -> Gap | None:
         """The gap from seq `first` on; None if the records were deleted, which is not reported."""
         diff = self._diff(client, topic, first, 1)
-        if diff is None or diff.gap is None:
-            return None
-        return Gap(topic, diff.gap.first, diff.gap.last, diff.gap.reason)
+        return None if diff is None else diff.gap
 
     def _check_epoch(self, client: Client, partition: Range) -> None:
         if not partition.epoch:
@@ -295,4 +293,4 @@ def _lost(diff: Diff, partition: Range, position: int) -> Gap:
     if diff.gap is None or diff.gap.reason == "recreated":
         # The topic ends before a seq that it had reached.
         return Gap(partition.topic, position, last, "recreated")
-    return Gap(partition.topic, position, min(diff.gap.last, last), diff.gap.reason)
+    return diff.gap._replace(first=position, last=min(diff.gap.last, last))

@@ -22,7 +22,7 @@ from pyspark_topics import frames
 from pyspark_topics.arrays import number, numbers, texts
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
-from pyspark_topics.headers import headers
+from pyspark_topics.members import headers
 from pyspark_topics.segment import Entry, last_ts
 from pyspark_topics.where import MAX_I64, Where
 
