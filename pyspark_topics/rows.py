@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark_topics.arrays import number, numbers, texts
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
 from pyspark_topics.members import headers
-from pyspark_topics.segment import Entry, last_ts
+from pyspark_topics.segment import Entry
 from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
@@ -64,7 +65,7 @@ class Rows:
 
     def __contains__(self, head: Head) -> bool:
         """Whether the frame may have such rows, by its header alone."""
-        return self.may_be_in(Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head)))
+        return self.may_be_in(Entry.of(head))
 
     def flags(self, view: memoryview, records: Records) -> bytes:
         """A byte per record of the frame, `DELETED` for excluded ones. Does not include deletions by tag."""
@@ -270,12 +271,7 @@ def live(
 def extent(found: list[Records]) -> tuple[list[int], list[int]]:
     """The number of records of each frame, and its running total."""
     counts = [records.head.count for records in found]
-    ends: list[int] = []
-    total = 0
-    for count in counts:
-        total += count
-        ends.append(total)
-    return counts, ends
+    return counts, [*accumulate(counts)]
 
 
 def sequence(found: list[Records], counts: list[int], ends: list[int]) -> Any:

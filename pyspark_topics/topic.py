@@ -31,7 +31,7 @@ from pyspark_topics.frames import FrameError, Head, Records
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
 from pyspark_topics.rows import Rows
-from pyspark_topics.segment import Entry, Segment, data_name, last_ts
+from pyspark_topics.segment import Entry, Segment, data_name
 from pyspark_topics.snapshot import Snapshot
 from pyspark_topics.storage import File, Kept
 
@@ -262,7 +262,7 @@ class Topic:
                 for offset in offsets:
                     head = Head(log.view, offset)
                     if head.first_seq <= high and head.first_seq + head.count > low:
-                        yield log, Entry(head.first_seq, offset, head.length, head.count, head.ts_ms, last_ts(head))
+                        yield log, Entry.of(head)
 
     def first_since(self, ms: int) -> int:
         """The first seq from `floor` on whose record was written at `ms` (since 1970) or later; else `head` + 1."""
