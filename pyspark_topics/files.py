@@ -26,9 +26,7 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 class FilePartition(InputPartition):
     """Pieces that one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
-        super().__init__(pieces)
-        self.pieces = pieces
+    value: list[Piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,7 @@ class Loss:
 class LossPartition(InputPartition):
     """All rows that report losses."""
 
-    def __init__(self, losses: list[Loss]) -> None:
-        super().__init__(losses)
-        self.losses = losses
+    value: list[Loss]
 
 
 def _places(options: Options) -> list[Place]:
@@ -56,9 +52,10 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
     found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage, counters=counters)
     if where == ALL:  # a filter may exclude existing topics
-        all_there(options.topics, {topic.name for topic in found.topics})
-    _all_exist(found.topics, options.starting, where)
-    _all_exist(found.topics, options.ending, where)
+        there = {topic.name for topic in found.topics}
+        all_there(options.topics, there)
+        options.starting.all_there(there)
+        options.ending.all_there(there)
     ranges = {}
     told: list[Loss] = []
     gone: list[Gap] = []
@@ -78,31 +75,19 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
     return partitions
 
 
-def _all_exist(topics: Collection[Topic], bound: Bound, where: Where) -> None:
-    there = {topic.name for topic in topics}
-    for name in {*bound.seqs, *bound.times}:
-        if name not in there and where == ALL:
-            raise BadOption(f'option {bound.option} names the topic "{name}", which does not exist')
-
-
 def _range(topic: Topic, options: Options) -> Range:
     since, until = options.starting.time_of(topic.name), options.ending.time_of(topic.name)
     low, high = 1, topic.head
     if since is None:
-        low = _seq(topic, options.starting, 1)
+        low = _seq(topic, options.starting)
     if until is None:
-        high = _seq(topic, options.ending, 1) - 1
+        high = _seq(topic, options.ending) - 1
     return Range(low, high, since or 0, MAX_I64 if until is None else until - 1)
 
 
-def _seq(topic: Topic, bound: Bound, earliest: int) -> int:
-    seq = bound.seq_of(topic.name)
-    if seq > topic.head + 1:
-        raise BadOption(
-            f'option {bound.option} = {seq} for topic "{topic.name}": its last seq is {topic.head}, so it is '
-            f"{topic.head + 1} at most"
-        )
-    return {EARLIEST: earliest, LATEST: topic.head + 1}.get(seq, seq)
+def _seq(topic: Topic, bound: Bound) -> int:
+    seq = bound.seq_of(topic.name, topic.head + 1)
+    return {EARLIEST: 1, LATEST: topic.head + 1}.get(seq, seq)
 
 
 def _gaps(topic: Topic, low: int, high: int, found: Survey) -> list[Gap]:
@@ -130,10 +115,10 @@ def _first_live(topic: Topic, found: Survey) -> int:
 def read(partition: InputPartition, schema: Any, counters: Counters | None = None) -> Iterator[Any]:
     """The rows of one task as `pa.RecordBatch`es."""
     if isinstance(partition, FilePartition):
-        for piece in partition.pieces:
+        for piece in partition.value:
             yield from plan.read(piece, schema, counters=counters)
     elif isinstance(partition, LossPartition):
-        yield _loss_rows(partition.losses, schema)
+        yield _loss_rows(partition.value, schema)
     # Otherwise it is the partition that Spark creates when a read has none.
 
 

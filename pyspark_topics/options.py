@@ -106,13 +106,24 @@ class Bound:
         """The bound of a topic in ms since 1970; None if it is not a time."""
         return self.times.get(topic, self.time_ms)
 
-    def seq_of(self, topic: str) -> int:
-        """The bound of a topic as a seq, `EARLIEST` or `LATEST`."""
-        return self.seqs.get(topic, self.default)
+    def seq_of(self, topic: str, stop: int) -> int:
+        """The bound of a topic as a seq up to `stop`, one past its last one, or `EARLIEST` or `LATEST`. Raises
+        `BadOption`."""
+        seq = self.seqs.get(topic, self.default)
+        if seq > stop:
+            raise BadOption(
+                f'option {self.option} = {seq} for topic "{topic}": its last seq is {stop - 1}, so it is {stop} at most'
+            )
+        return seq
 
     def earliest(self, topic: str) -> bool:
         """Whether the bound of a topic is its earliest seq."""
-        return self.time_of(topic) is None and self.seq_of(topic) == EARLIEST
+        return self.time_of(topic) is None and self.seqs.get(topic, self.default) == EARLIEST
+
+    def all_there(self, there: Collection[str]) -> None:
+        """Raise `BadOption` if a named topic does not exist."""
+        for name in {*self.seqs, *self.times} - {*there}:
+            raise BadOption(f'option {self.option} names the topic "{name}", which does not exist')
 
 
 @dataclass(frozen=True, slots=True)

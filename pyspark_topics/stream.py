@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.offsets import Offsets, Position, Source
-from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, Topics, all_there
+from pyspark_topics.options import EARLIEST, LATEST, Bound, Options, Topics, all_there
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -99,15 +99,9 @@ def begin(source: Source, starting: Bound, topics: Topics) -> Offsets:
         if topic in since:
             found[topic] = since[topic]
             continue
-        seq = starting.seq_of(topic)
-        if seq > latest[topic].seq:
-            raise BadOption(
-                f'option {starting.option} = {seq} for topic "{topic}": its last seq is {latest[topic].seq - 1}, so it '
-                f"is {latest[topic].seq} at most"
-            )
+        seq = starting.seq_of(topic, latest[topic].seq)
         found[topic] = {EARLIEST: first, LATEST: latest[topic]}.get(seq, first._replace(seq=seq))
-    for topic in {*starting.seqs, *starting.times} - found.keys():
-        raise BadOption(f'option {starting.option} names the topic "{topic}", which does not exist')
+    starting.all_there(found)
     return found
 
 
@@ -118,17 +112,11 @@ def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
     until = source.since(times) if times else {}
     found = {}
     for topic, last in latest.items():
-        seq = ending.seq_of(topic)
-        if seq > last.seq:
-            raise BadOption(
-                f'option {ending.option} = {seq} for topic "{topic}": its last seq is {last.seq - 1}, so it is '
-                f"{last.seq} at most"
-            )
+        seq = ending.seq_of(topic, last.seq)
         found[topic] = until.get(topic) or (last if seq == LATEST else last._replace(seq=seq))
         # An end before the start means that there is nothing to read, not that the topic was recreated.
         found[topic] = found[topic]._replace(seq=max(found[topic].seq, start[topic].seq))
-    for topic in {*ending.seqs, *ending.times} - found.keys():
-        raise BadOption(f'option {ending.option} names the topic "{topic}", which does not exist')
+    ending.all_there(found)
     return found
 
 

@@ -34,10 +34,10 @@ from pyspark_topics.rows import Rows
 from pyspark_topics.segment import Entry, Segment, data_name
 from pyspark_topics.snapshot import Snapshot
 from pyspark_topics.storage import File, Kept
+from pyspark_topics.where import MAX_I64
 
 RECORD_OVERHEAD = 16
 """Bytes that the server counts for each record besides its data, tag, node and meta."""
-MAX_I64 = 2**63 - 1
 _sizes = Kept(64 << 20)
 """Seqs, tags and sizes of segments whose files are constant: a stream plans often, and caps need them each time."""
 

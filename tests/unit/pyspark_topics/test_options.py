@@ -76,9 +76,9 @@ def test_both_forms_of_offsets_say_the_same() -> None:
     flat = parse({"path": "/d", "startingOffsets": '{"a": 23, "b": -2}'}).starting
     nested = parse({"path": "/d", "startingOffsets": '{"a": {"0": 23}, "b": {"1": -2}}'}).starting
     assert flat == nested
-    assert [flat.seq_of(topic) for topic in ("a", "b", "c")] == [23, EARLIEST, EARLIEST]
+    assert [flat.seq_of(topic, 50) for topic in ("a", "b", "c")] == [23, EARLIEST, EARLIEST]
     ending = parse({"path": "/d", "endingOffsets": '{"a": 30}'}).ending
-    assert [ending.seq_of(topic) for topic in ("a", "b")] == [30, LATEST]
+    assert [ending.seq_of(topic, 50) for topic in ("a", "b")] == [30, LATEST]
 
 
 def test_topics_are_chosen_by_name_by_pattern_or_by_shard() -> None:
