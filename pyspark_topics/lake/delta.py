@@ -6,52 +6,43 @@ Every commit carries a `Mark` as its `userMetadata` (see `layout`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from pyspark_topics.lake import history, sink, typed
+from pyspark_topics.lake import history, typed
 from pyspark_topics.lake.layout import GAPS, ROWS, About, Mark, app_id, creation, quoted
-from pyspark_topics.lake.sink import MANY, setting
+from pyspark_topics.lake.sink import MANY, Session, setting
 
 VERSION = "4.4.0"
-ARTIFACTS = {
-    (4, 0): f"io.delta:delta-spark_4.0_2.13:{VERSION}",
-    (4, 1): f"io.delta:delta-spark_4.1_2.13:{VERSION}",
-    (4, 2): f"io.delta:delta-spark_2.13:{VERSION}",
-}
-"""Spark → Delta for it."""
 UNUSED = "io.unitycatalog:*,io.delta:delta-kernel-*"
 """What Delta's description asks for and a table known by its path does not need. With it would come a Hadoop, a Parquet
 and a Jackson of other versions than Spark's own."""
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def settings(version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
-    """Settings of a session with Delta, for a version of Spark. `jars` is the directory of Spark's jars. Raises
-    `LakeError`."""
-    needs = f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2"
-    remedy = (
-        "pip install 'pyspark>=4.2,<4.3', or name a Delta for it with --conf spark.jars.packages=…; topics lake needs "
-        "no Spark"
-    )
-    made = {
+SESSION = Session(
+    made={
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    if sink.local(given):
-        made |= {"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"}
-    return (
-        made
-        | {"spark.jars.excludes": UNUSED}
-        | sink.session(version, given, jars, artifacts=ARTIFACTS, jar="delta-spark*.jar", needs=needs, remedy=remedy)
-    )
+        "spark.jars.excludes": UNUSED,
+    },
+    alone={"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"},
+    artifacts={
+        "4.0": f"io.delta:delta-spark_4.0_2.13:{VERSION}",
+        "4.1": f"io.delta:delta-spark_4.1_2.13:{VERSION}",
+        "4.2": f"io.delta:delta-spark_2.13:{VERSION}",
+    },
+    jar="delta-spark*.jar",
+    needs=f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2",
+    remedy="pip install 'pyspark>=4.2,<4.3', or name a Delta for it with --conf spark.jars.packages=…; topics lake "
+    "needs no Spark",
+)
 
 
 class Delta:
-    """The tables of a lake. `store` is the lake's directory."""
+    """The tables of a lake, a `Sink`. `store` is the lake's directory."""
 
     def __init__(self, store: Any, about: About) -> None:
         self._store = store
@@ -59,7 +50,6 @@ class Delta:
         self._known: dict[str, history.Table] = {}
 
     def at(self, name: str) -> history.Table:
-        """The state of a table. Raises `LakeError` if something else wrote to it."""
         self._known[name] = history.table(self._store, name, self._known.get(name))
         return self._known[name]
 
@@ -67,7 +57,6 @@ class Delta:
         return spark.read.format("delta").load(self._store.path(name))
 
     def create(self, name: str) -> None:
-        """Create a table without rows, unless there is one. Appends add typed columns."""
         if self.at(name).commit >= 0:
             return
         try:
@@ -77,7 +66,6 @@ class Delta:
             pass  # another run was faster
 
     def append(self, frame: Any, name: str, mark: Mark) -> None:
-        """Append rows as version `mark.version`. Does nothing if the table has that version."""
         of = GAPS if name == GAPS else ROWS
         (
             frame.write.format("delta")
@@ -90,11 +78,9 @@ class Delta:
         )
 
     def appended(self, name: str) -> int:
-        """Number of rows of the newest commit."""
         return history.rows(self._store, name, self.at(name).commit)
 
     def delete(self, spark: Any, name: str, rows: Any) -> None:
-        """Delete the rows whose topic, epoch and offset are in the frame `rows`."""
         rows.createOrReplaceTempView("topics_lake_deleted")
         on = " AND ".join(f"t.{quoted(column)} = d.{quoted(column)}" for column in ("topic", "epoch", "offset"))
         with self._marked(spark, name):
@@ -104,8 +90,6 @@ class Delta:
             ).collect()
 
     def compact(self, spark: Any, name: str, target: int) -> int:
-        """Join small files to files of about `target` bytes, in partitions that have many. Returns the number of
-        partitions."""
         if name == GAPS or self.at(name).commit < 0:
             return 0
         log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._store.path(name))
@@ -121,7 +105,6 @@ class Delta:
         return len(full)
 
     def vacuum(self, spark: Any, name: str, hours: float) -> None:
-        """Remove files that the table has not used for `hours`."""
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
         # Delta lists directories in as many tasks as this says: 10000 by default, which take minutes on one machine.
         tasks = "spark.sql.sources.parallelPartitionDiscovery.parallelism"

@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pyspark_topics.lake import disk, history
-from pyspark_topics.lake.layout import GAPS, ROWS, TOPICS, About, LakeError, Mark, app_id, creation
+from pyspark_topics.lake.layout import GAPS, ROWS, About, LakeError, Mark, app_id, creation, tables
 from pyspark_topics.lake.sink import MANY
 
 TRIES = 5
@@ -71,7 +71,7 @@ class Tables:
 
     def names(self) -> list[str]:
         """The tables of rows."""
-        return [f"{TOPICS}/{name}" for name in self._files.list(TOPICS)] or ["events"]
+        return tables(self._files, self._about.form)
 
     def at(self, name: str) -> history.Table:
         """The state of a table."""
@@ -114,23 +114,19 @@ class Tables:
             raise self._other(name)
         self._commit(name, before, write)
 
-    def delete(self, name: str, predicate: str) -> int:
-        """Delete the rows for which the predicate holds. Returns their number."""
-        deleted = 0
+    def delete(self, name: str, predicate: str) -> None:
+        """Delete the rows for which the predicate holds."""
 
         def remove(table: DeltaTable) -> None:
-            nonlocal deleted
-            done = table.delete(predicate, writer_properties=_WRITER, commit_properties=self._repeated(name))
-            deleted = int(done["num_deleted_rows"] or 0)
+            table.delete(predicate, writer_properties=_WRITER, commit_properties=self._repeated(name))
 
         self._commit(name, self.at(name).mark.version, remove)
-        return deleted
 
-    def compact(self, name: str, target: int) -> bool:
-        """Join small files to files of about `target` bytes, if a partition has many. Returns whether it had."""
+    def compact(self, name: str, target: int) -> None:
+        """Join small files to files of about `target` bytes, if a partition has many."""
         table = self.open(name)
         if table is None or not _crowded(table, target):
-            return False
+            return
 
         def compact(table: DeltaTable) -> None:
             table.optimize.compact(
@@ -138,27 +134,21 @@ class Tables:
             )
 
         self._commit(name, self.at(name).mark.version, compact)
-        return True
 
-    def vacuum(self, name: str, hours: float) -> int:
-        """Remove files that the table has not used for `hours`, rounded down. Returns their number."""
-        removed = 0
+    def vacuum(self, name: str, hours: float) -> None:
+        """Remove files that the table has not used for `hours`, rounded down."""
 
         def vacuum(table: DeltaTable) -> None:
-            nonlocal removed
-            removed = len(
-                table.vacuum(
-                    int(hours),
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    full=True,
-                    commit_properties=self._repeated(name),
-                )
+            table.vacuum(
+                int(hours),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+                commit_properties=self._repeated(name),
             )
 
         if self.at(name).commit >= 0:
             self._commit(name, self.at(name).mark.version, vacuum)
-        return removed
 
     def _create(self, name: str) -> None:
         """Create a table without rows, unless there is one."""
