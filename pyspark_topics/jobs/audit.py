@@ -276,8 +276,8 @@ def routers(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
         except (CorruptFile, FileNotFoundError):
             continue  # `files` reports it
         for topic in newest.topics:
-            lane = topic.get("routers")
-            for name, config, since, _, _ in lane["routers"] if lane else ():
+            lane = topic.get("routers") or {"routers": ()}
+            for name, config, since, _, _ in lane["routers"]:
                 router = Router(name, lane["source"], lane["epoch"], topic["name"], config, since, lane["cursor"])
                 findings += router.check(read(lane["source"]), read(topic["name"]))
     return findings

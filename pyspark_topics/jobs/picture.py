@@ -5,6 +5,7 @@ Groups with an hour become columns over time, stacked by the rest of the group. 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
@@ -52,33 +53,27 @@ def _bars(groups: list[tuple[tuple[Any, ...], int]]) -> tuple[str, int]:
 
 def _over_time(groups: list[tuple[tuple[Any, ...], int]], by: Sequence[str]) -> tuple[str, int]:
     at = list(by).index("hour")
-    counts: dict[str, dict[datetime, int]] = {}
+    counts: defaultdict[str, Counter[datetime]] = defaultdict(Counter)
     for key, count in groups:
-        name = _name(key[:at] + key[at + 1 :])
-        hours = counts.setdefault(name, {})
-        hours[key[at]] = hours.get(key[at], 0) + count
-    ranked = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))
+        counts[_name(key[:at] + key[at + 1 :])][key[at]] += count
+    ranked = sorted(counts, key=lambda name: (-counts[name].total(), name))
     if len(ranked) > len(COLOURS):
         rest = ranked[len(COLOURS) - 1 :]
-        others: dict[datetime, int] = {}
-        for name in rest:
-            for hour, count in counts[name].items():
-                others[hour] = others.get(hour, 0) + count
         ranked = [*ranked[: len(COLOURS) - 1], f"{len(rest)} others"]
-        counts[ranked[-1]] = others
+        counts[ranked[-1]] = sum((counts[name] for name in rest), Counter())
     hours_seen = [hour for name in ranked for hour in counts[name]]
     if not hours_seen:
         return "", TOP
     first, last = min(hours_seen), max(hours_seen)
     columns = int((last - first) / timedelta(hours=1)) + 1
-    totals: dict[datetime, int] = {}
+    totals = Counter[datetime]()
     parts = []
     step = (WIDTH - LEFT - 16) / columns
-    most = max(sum(counts[name].get(hour, 0) for name in ranked) for hour in set(hours_seen))
+    most = max(sum(counts[name][hour] for name in ranked) for hour in set(hours_seen))
     for name, colour in zip(ranked, COLOURS, strict=False):
         for hour, count in sorted(counts[name].items()):
-            below = totals.get(hour, 0)
-            totals[hour] = below + count
+            below = totals[hour]
+            totals[hour] += count
             x = LEFT + step * ((hour - first) / timedelta(hours=1))
             y = TOP + CHART_HEIGHT * (1 - (below + count) / most)
             parts.append(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark_topics.visible import visible
+from pyspark_topics.visible import aligned
 
 DIMENSIONS = ("topic", "tag", "node", "hour")
 ACCURACY = 1000
@@ -74,16 +74,9 @@ def table(rows: Sequence[Any]) -> str:
     """Rows as a text table, with numbers aligned to the right."""
     if not rows:
         return "no records\n"
-    names = rows[0].asDict().keys()
-    cells = [[_shown(row[name]) for name in names] for row in rows]
-    widths = [max(len(name), *(len(line[n]) for line in cells)) for n, name in enumerate(names)]
-    right = [isinstance(rows[0][name], int | float) for name in names]
-
-    def line(parts: Sequence[str]) -> str:
-        padded = (p.rjust(w) if r else p.ljust(w) for p, w, r in zip(parts, widths, right, strict=True))
-        return "  ".join(padded).rstrip() + "\n"
-
-    return line(list(names)) + "".join(map(line, cells))
+    names = [*rows[0].asDict()]
+    right = {place for place, name in enumerate(names) if isinstance(rows[0][name], int | float)}
+    return aligned([names, *([_shown(row[name]) for name in names] for row in rows)], right)
 
 
 def _shown(value: Any) -> str:
@@ -91,4 +84,4 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
