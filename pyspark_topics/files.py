@@ -17,7 +17,6 @@ from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
 from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
-from pyspark_topics.rows import Counters
 from pyspark_topics.snapshot import Key, Place
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
@@ -48,9 +47,9 @@ def _places(options: Options) -> list[Place]:
 
 
 @plan.repeated
-def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
+def batch(options: Options, where: Where) -> list[InputPartition]:
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
-    found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage, counters=counters)
+    found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage)
     if where == ALL:  # a filter may exclude existing topics
         there = {topic.name for topic in found.topics}
         all_there(options.topics, there)
@@ -68,7 +67,7 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
             told += [Loss(topic.shard.number, gap) for gap in gaps]
             gone += gaps if explicit else []
     offsets.report(gone, options.fail_on_data_loss and not options.tombstones)
-    pieces = plan.narrow(found.pieces, ranges, counters)
+    pieces = plan.narrow(found.pieces, ranges)
     partitions: list[InputPartition] = [*map(FilePartition, plan.tasks(pieces, options.min_partitions))]
     if options.tombstones and told:
         partitions.append(LossPartition(told))
@@ -112,11 +111,11 @@ def _first_live(topic: Topic, found: Survey) -> int:
     return topic.head + 1
 
 
-def read(partition: InputPartition, schema: Any, counters: Counters | None = None) -> Iterator[Any]:
+def read(partition: InputPartition, schema: Any) -> Iterator[Any]:
     """The rows of one task as `pa.RecordBatch`es."""
     if isinstance(partition, FilePartition):
         for piece in partition.value:
-            yield from plan.read(piece, schema, counters=counters)
+            yield from plan.read(piece, schema)
     elif isinstance(partition, LossPartition):
         yield _loss_rows(partition.value, schema)
     # Otherwise it is the partition that Spark creates when a read has none.

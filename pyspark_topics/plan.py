@@ -37,7 +37,7 @@ from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import Topics
 from pyspark_topics.replay import Replay
-from pyspark_topics.rows import Counters, Rows
+from pyspark_topics.rows import Rows
 from pyspark_topics.segment import Segment
 from pyspark_topics.snapshot import Key, Place, Snapshot
 from pyspark_topics.storage import File
@@ -129,7 +129,6 @@ def survey(
     *,
     fail: bool = True,
     now_ms: int | None = None,
-    counters: Counters | None = None,
 ) -> Survey:
     """Survey the topics and pieces of shards.
 
@@ -137,11 +136,9 @@ def survey(
     Raises `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
-    counters = counters or Counters()
     found = Survey()
     for shard in shards:
         if not (where.shard(shard.number) and shard.may_hold(topics)):
-            counters.shards_skipped += 1
             continue
         try:
             one = _survey_shard(shard, _Wanted(topics.in_shard(shard.number), where), now_ms, fail)
@@ -163,7 +160,7 @@ class Range:
     until_ms: int = MAX_I64
 
 
-def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range], counters: Counters | None = None) -> list[Piece]:
+def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range]) -> list[Piece]:
     """The pieces limited to `ranges` (by shard and topic id) and to their `where`. Topics without a
     range are left out."""
     found = []
@@ -180,8 +177,6 @@ def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range], counters: Cou
                 left[ident] = replace(wanted, low=low, high=high, oldest_ms=oldest, newest_ms=newest)
         if left:
             found.append(replace(piece, rows=left))
-        elif counters is not None:
-            counters.files_skipped += 1
     return found
 
 
@@ -224,30 +219,29 @@ def _split(pieces: list[Piece], least: int) -> list[Piece]:
     return found
 
 
-def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | None = None) -> Iterator[Any]:
+def read(piece: Piece, schema: Any, tries: int = TRIES) -> Iterator[Any]:
     """The rows of a piece as `pa.RecordBatch`es. Raises as `survey` does."""
-    counters = counters or Counters()
     try:
         file = piece.open()
         if isinstance(file, Segment):
             (wanted,) = piece.rows.values()
-            entries = file.heads(rows.Pick(wanted, counters))
+            entries = file.heads(wanted.may_be_in)
         else:
             entries = file.heads()
     except FileNotFoundError as error:
-        yield from _read_moved(piece, schema, tries, counters, error)
+        yield from _read_moved(piece, schema, tries, error)
         return
     except CorruptFile as damage:
         tell(damage, piece.fail)
         return
     seen: set[int] = set()
-    for group in rows.groups(file, _noted(entries, seen), piece.rows, counters):
-        made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where, counters)
+    for group in rows.groups(file, _noted(entries, seen), piece.rows):
+        made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where)
         if made.num_rows:
             yield made
     if piece.first and seen.isdisjoint(piece.rows):
         # The plan saw batches of these topics in it, so it is a later file of the same name.
-        yield from _read_moved(piece, schema, tries, counters)
+        yield from _read_moved(piece, schema, tries)
 
 
 def _noted(heads: Iterator[frames.Head], seen: set[int]) -> Iterator[frames.Head]:
@@ -256,9 +250,7 @@ def _noted(heads: Iterator[frames.Head], seen: set[int]) -> Iterator[frames.Head
         yield head
 
 
-def _read_moved(
-    piece: Piece, schema: Any, tries: int, counters: Counters, error: FileNotFoundError | None = None
-) -> Iterator[Any]:
+def _read_moved(piece: Piece, schema: Any, tries: int, error: FileNotFoundError | None = None) -> Iterator[Any]:
     """The rows of a file that vanished, or has been replaced, from the files that have them now. Raises as `survey`
     does."""
     try:
@@ -270,7 +262,7 @@ def _read_moved(
         tell(damage, piece.fail)
         return
     for newer in moved:
-        yield from read(newer, schema, tries - 1, counters)
+        yield from read(newer, schema, tries - 1)
 
 
 def _find_again(piece: Piece) -> list[Piece]:

@@ -94,32 +94,6 @@ def below(times: Any, oldest_ms: int) -> int:
     return pc.sum(pc.less(times, number(oldest_ms))).as_py() or 0
 
 
-@dataclass(slots=True)
-class Counters:
-    """Numbers of items that a read examined or skipped, for tests and the log."""
-
-    shards_skipped: int = 0
-    files_skipped: int = 0
-    batches_read: int = 0
-    batches_skipped: int = 0
-    batches_damaged: int = 0
-    records_withheld: int = 0
-    """Records read but not returned to Spark, because of a pushed filter."""
-
-
-@dataclass(slots=True)
-class Pick:
-    """Predicate for batches that may have wanted rows; counts the others as skipped."""
-
-    wanted: Rows
-    counters: Counters
-
-    def __call__(self, entry: Entry) -> bool:
-        may = self.wanted.may_be_in(entry)
-        self.counters.batches_skipped += not may
-        return may
-
-
 class Source(Protocol):
     """Open file of frames."""
 
@@ -142,7 +116,6 @@ def groups(
     source: Source,
     heads: Iterable[Head],
     rows: Mapping[int, Rows],
-    counters: Counters | None = None,
     max_rows: int = BATCH_ROWS,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[Group]:
@@ -150,25 +123,21 @@ def groups(
 
     Raises `CorruptFile`, unless this source skips damage.
     """
-    counters = counters or Counters()
     group: list[Records] = []
     flags: list[bytes] = []
     count = size = 0
     for head in heads:
         wanted = rows.get(head.topic_id) if head.kind == frames.BATCH else None
         if wanted is None or head not in wanted:
-            counters.batches_skipped += head.kind == frames.BATCH
             continue
         try:
             frames.verify(source.view, head)
             records = Records(source.buffer, source.view, head)
         except frames.FrameError as error:
             source.ends_at(head.offset, head.frame_no, error)
-            counters.batches_damaged += 1
             if source.fail:
                 break
             continue
-        counters.batches_read += 1
         marks = wanted.flags(source.view, records)
         if marks.count(DELETED) == head.count:
             continue
@@ -183,14 +152,7 @@ def groups(
         yield group, flags
 
 
-def batch(
-    group: Group,
-    rows: Mapping[int, Rows],
-    shard: int,
-    schema: Any,
-    where: Where | None = None,
-    counters: Counters | None = None,
-) -> Any:
+def batch(group: Group, rows: Mapping[int, Rows], shard: int, schema: Any, where: Where) -> Any:
     """A group of frames as one `pa.RecordBatch` with the columns of `schema`, without records that are deleted or not
     in `where`.
 
@@ -218,9 +180,7 @@ def batch(
         "meta": lambda: binary(3),
     }
     kept = live(group, ends, lambda: binary(1), seqs, {ident: about.deletions for ident, about in rows.items()})
-    if where is not None and (mask := where.mask(lambda: binary(1), lambda: binary(2))) is not None:
-        if counters is not None:
-            counters.records_withheld += total - (pc.sum(mask).as_py() or 0)
+    if (mask := where.mask(lambda: binary(1), lambda: binary(2))) is not None:
         kept = mask if kept is None else pc.and_(kept, mask)
     if kept is not None and not pc.any(kept).as_py():
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -228,7 +228,7 @@ class Topic:
     def _sizes(self, source: rows.Source, heads: Iterable[Head], low: int) -> Iterable[Any]:
         wanted = {self.ident: Rows(self.name, low, self.head, flagged=self.flagged)}
         # Small frames are joined; frames of ordinary size are handled one by one, so that their payload is not copied.
-        for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
+        for group in rows.groups(source, heads, wanted, 1000, 256 << 10):
             found, _ = group
             counts, ends = rows.extent(found)
             size: Any = number(RECORD_OVERHEAD)
