@@ -16,7 +16,7 @@ next batch advances it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -192,9 +192,7 @@ class Feed:
     def committed(self, end: Offsets) -> None:
         if not self.options.consumer_group:
             return
-        with Client(
-            self.endpoint.url, self.endpoint.token, compress=self.endpoint.compress, patience_s=CURSOR_PATIENCE_S
-        ) as client:
+        with replace(self.endpoint, patience_s=CURSOR_PATIENCE_S).client() as client:
             for topic, position in end.items():
                 if self._told.get(topic) == position or position.seq <= 1:
                     continue

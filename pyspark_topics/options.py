@@ -146,7 +146,6 @@ class Options:
     max_bytes: int
     """0: no limit."""
     url: str
-    token: str
     consumer_group: str
 
 
@@ -191,7 +190,6 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         max_offsets=options.number("maxOffsetsPerTrigger"),
         max_bytes=options.number("maxBytesPerTrigger"),
         url=url,
-        token=options.text("token"),
         consumer_group=options.text("consumerGroup"),
     )
 

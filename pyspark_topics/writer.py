@@ -409,7 +409,9 @@ class Writer(DataSourceArrowWriter):
         self._plan.finish(messages)
 
 
-class _StreamWrite:
+class StreamWriter(_ARROW_STREAMS or datasource.DataSourceStreamWriter):  # type: ignore[misc]
+    """Sink of a stream. Each batch is written once, in all its attempts together."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._plan = Plan.of(options, schema)
         self._schema = schema
@@ -428,10 +430,6 @@ class _StreamWrite:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._plan.finish(messages)
-
-
-class StreamWriter(_StreamWrite, _ARROW_STREAMS or datasource.DataSourceStreamWriter):  # type: ignore[misc]
-    """Sink of a stream. Each batch is written once, in all its attempts together."""
 
 
 def _task() -> Any:

@@ -34,9 +34,8 @@ from pyspark_topics.xxh3 import digest
 
 TRIES = 4
 """How often vanished files are looked up again."""
-_ENTRY = struct.Struct("<QQIIqqqII")
-_CHECKSUM = struct.Struct("<Q")
-assert _ENTRY.size + _CHECKSUM.size == 64
+_ENTRY = struct.Struct("<QQIIqqqIIQ")
+assert _ENTRY.size == 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class Unit:
     """File that one task checks. A segment has a topic; a log file has frame numbers."""
 
     path: str
-    shard: int
     topic_id: int = 0
     topic: str = ""
     size: int = 0
@@ -113,7 +111,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     except CorruptFile as error:
         return [], [Finding("error", "checksum", str(shard.path), "", str(error))]
     found = [
-        Unit(str(shard.base(cold) / data_name(topic["id"], first)), shard.number, topic["id"], topic["name"], size)
+        Unit(str(shard.base(cold) / data_name(topic["id"], first)), topic["id"], topic["name"], size)
         for topic in newest.topics
         for first, size, _, _, cold in topic["segments"]
     ]
@@ -122,7 +120,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     for log, first, until in zip(logs, firsts, [*firsts[1:], None], strict=False):
         try:
             if log.stat().st_size:
-                found.append(Unit(str(log), shard.number, first=first, until=until))
+                found.append(Unit(str(log), first=first, until=until))
         except FileNotFoundError:
             pass
     return found, []
@@ -206,15 +204,15 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
         yield found("error", f"{len(raw) // 64} entries for {len(heads)} batches")
     for number, head in enumerate(heads[: len(raw) // 64]):
         entry = raw[64 * number : 64 * number + 64]
-        if digest(entry[:56]) != _CHECKSUM.unpack_from(entry, 56)[0]:
+        first, offset, length, count, first_ts, last_ts, _, flags_at, _, checksum = _ENTRY.unpack(entry)
+        if digest(entry[:56]) != checksum:
             yield found("error", f"entry {number}: its checksum is not right")
             continue
-        first, offset, length, count, first_ts, last_ts, _, flags_at, _ = _ENTRY.unpack_from(entry)
         times = frames.Records(file.buffer, file.view, head).times
         last = head.ts_ms if times is None or not head.count else times[head.count - 1].as_py()
         said = (first, offset, length, count, first_ts, last_ts, flags_at)
-        right: tuple[Any, ...] = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last)
-        right = (*right, frames.HEADER_BYTES + head.body_len + 8)
+        flags = frames.HEADER_BYTES + head.body_len + 8
+        right = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last, flags)
         if said != right:
             yield found("error", f"entry {number} says {said}, the frame at byte {head.offset} {right}")
 

@@ -20,7 +20,6 @@ from typing import Any
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.members import members
 
-FORMATS = ("parquet", "jsonl")
 LINES = "topic string, value string, tag string, node string, meta string, offset long"
 ORDER = ("epoch", "offset")
 PLACE = "_place"
@@ -44,7 +43,7 @@ def run(
 ) -> dict[str, Any]:
     """Write the records of the files in `store`. Returns a summary.
 
-    `options` are the writer's. `form`: one of `FORMATS`, by default from the files' names. `only`: topics to write.
+    `options` are the writer's. `form`: parquet or jsonl, by default from the files' names. `only`: topics to write.
     `into`: one topic for all records. `prefix`: put before each topic's name.
 
     Raises `ReplayError`, `ServiceError` and Spark's exceptions.
