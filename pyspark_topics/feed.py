@@ -28,8 +28,8 @@ from pyspark_topics.errors import log
 from pyspark_topics.members import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
-from pyspark_topics.partition import InputPartition
 from pyspark_topics.rows import LOG_APPEND_TIME
+from pyspark_topics.sources import InputPartition
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20

@@ -15,9 +15,9 @@ from pyspark_topics import offsets, plan
 from pyspark_topics.directory import places
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
-from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.snapshot import Key, Place
+from pyspark_topics.sources import InputPartition
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 

@@ -257,7 +257,7 @@ def _replay(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
-    from pyspark_topics.jobs import picture, report
+    from pyspark_topics.jobs import report
 
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
@@ -275,7 +275,7 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     sys.stdout.write(report.table(rows))
     if given.svg:
         title = f"Records by {', '.join(by)}: {given.archive or given.path or given.url}"
-        Path(given.svg).write_text(picture.svg(rows, by, title))
+        Path(given.svg).write_text(report.svg(rows, by, title))
     return {"groups": len(rows), "records": sum(row["records"] for row in rows)}
 
 
