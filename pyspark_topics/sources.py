@@ -1,7 +1,7 @@
 """Choice of the source: the server's files (option `path`, module `files`) or a running service (`url`, `feed`).
 
-It also has the base class of their tasks: Spark takes tasks of its own class only. A process without Spark reads the same tasks, and does not load pyspark for
-them, which takes a second and 60 MiB.
+It also has the base class of their tasks. Spark takes tasks of its own class only. A process without Spark reads the
+same tasks, and does not load pyspark for them, which takes a second and 60 MiB.
 """
 
 from __future__ import annotations

@@ -5,14 +5,13 @@ Every commit carries a `Mark` as its `userMetadata` (see `layout`).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from pyspark_topics.lake import history, typed
-from pyspark_topics.lake.layout import GAPS, ROWS, About, Mark, app_id, creation, quoted
+from pyspark_topics.lake.layout import GAPS, ROWS, Mark, app_id, quoted
 from pyspark_topics.lake.sink import MANY, Session, setting
 
 VERSION = "4.4.0"
@@ -41,29 +40,11 @@ SESSION = Session(
 )
 
 
-class Delta:
-    """The tables of a lake, a `Sink`. `store` is the lake's directory."""
-
-    def __init__(self, store: Any, about: About) -> None:
-        self._store = store
-        self._about = about
-        self._known: dict[str, history.Table] = {}
-
-    def at(self, name: str) -> history.Table:
-        self._known[name] = history.table(self._store, name, self._known.get(name))
-        return self._known[name]
+class Delta(history.Tables):
+    """The tables of a lake, a `Sink`."""
 
     def frame(self, spark: Any, name: str) -> Any:
-        return spark.read.format("delta").load(self._store.path(name))
-
-    def create(self, name: str) -> None:
-        if self.at(name).commit >= 0:
-            return
-        try:
-            first = f"{name}/_delta_log/{0:020d}.json"
-            self._store.create(first, creation(name, self._about.form), uuid.uuid4().hex)
-        except FileExistsError:
-            pass  # another run was faster
+        return spark.read.format("delta").load(self._files.path(name))
 
     def append(self, frame: Any, name: str, mark: Mark) -> None:
         of = GAPS if name == GAPS else ROWS
@@ -74,25 +55,25 @@ class Delta:
             .option("txnAppId", app_id(self._about.lake, of))
             .option("txnVersion", mark.version)
             .option("mergeSchema", "true")
-            .save(self._store.path(name))
+            .save(self._files.path(name))
         )
 
     def appended(self, name: str) -> int:
-        return history.rows(self._store, name, self.at(name).commit)
+        return history.rows(self._files, name, self.at(name).commit)
 
     def delete(self, spark: Any, name: str, rows: Any) -> None:
         rows.createOrReplaceTempView("topics_lake_deleted")
         on = " AND ".join(f"t.{quoted(column)} = d.{quoted(column)}" for column in ("topic", "epoch", "offset"))
         with self._marked(spark, name):
             spark.sql(
-                f"MERGE INTO delta.{quoted(self._store.path(name))} t USING topics_lake_deleted d ON {on} "
+                f"MERGE INTO delta.{quoted(self._files.path(name))} t USING topics_lake_deleted d ON {on} "
                 "WHEN MATCHED THEN DELETE"
             ).collect()
 
     def compact(self, spark: Any, name: str, target: int) -> int:
         if name == GAPS or self.at(name).commit < 0:
             return 0
-        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._store.path(name))
+        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._files.path(name))
         files = _frame(log.unsafeVolatileSnapshot().allFiles().toDF(), spark)
         small = files.where(files["size"] < target // 2).groupBy("partitionValues").count()
         full = [row["partitionValues"] for row in small.where(small["count"] >= MANY).collect()]
@@ -101,7 +82,7 @@ class Delta:
                 "(" + " AND ".join(f"{quoted(k)} = {typed.text(v or '')}" for k, v in p.items()) + ")" for p in full
             )
             with self._marked(spark, name), setting(spark, "spark.databricks.delta.optimize.maxFileSize", str(target)):
-                spark.sql(f"OPTIMIZE delta.{quoted(self._store.path(name))} WHERE {where}").collect()
+                spark.sql(f"OPTIMIZE delta.{quoted(self._files.path(name))} WHERE {where}").collect()
         return len(full)
 
     def vacuum(self, spark: Any, name: str, hours: float) -> None:
@@ -110,7 +91,7 @@ class Delta:
         tasks = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
         few = str(4 * spark.sparkContext.defaultParallelism)
         with self._marked(spark, name), setting(spark, check, "false"), setting(spark, tasks, few):
-            spark.sql(f"VACUUM delta.{quoted(self._store.path(name))} RETAIN {hours:g} HOURS").collect()
+            spark.sql(f"VACUUM delta.{quoted(self._files.path(name))} RETAIN {hours:g} HOURS").collect()
 
     @contextmanager
     def _marked(self, spark: Any, name: str) -> Iterator[None]:

@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pyspark_topics.lake import disk, history
-from pyspark_topics.lake.layout import GAPS, ROWS, About, LakeError, Mark, app_id, creation, tables
+from pyspark_topics.lake.layout import GAPS, ROWS, LakeError, Mark, app_id, tables
 from pyspark_topics.lake.sink import MANY
 
 TRIES = 5
@@ -61,22 +61,12 @@ class Files:
         return f"{self.root}/{name}"
 
 
-class Tables:
+class Tables(history.Tables):
     """The tables of a lake. All methods raise `LakeError` if something else wrote to a table, or cannot be written."""
-
-    def __init__(self, files: Files, about: About) -> None:
-        self._files = files
-        self._about = about
-        self._known: dict[str, history.Table] = {}
 
     def names(self) -> list[str]:
         """The tables of rows."""
         return tables(self._files, self._about.form)
-
-    def at(self, name: str) -> history.Table:
-        """The state of a table."""
-        self._known[name] = history.table(self._files, name, self._known.get(name))
-        return self._known[name]
 
     def open(self, name: str) -> DeltaTable | None:
         """The table as of now; None if there is none."""
@@ -108,7 +98,9 @@ class Tables:
                 table, rows, mode="append", writer_properties=_WRITER, commit_properties=_said(mark, [once])
             )
 
-        self._create(name)
+        if self.at(name).commit < 0:
+            with _told(self._files.path(name)):
+                self.create(name)
         before = self.at(name).mark.version
         if before >= mark.version and name != GAPS:
             raise self._other(name)
@@ -149,17 +141,6 @@ class Tables:
 
         if self.at(name).commit >= 0:
             self._commit(name, self.at(name).mark.version, vacuum)
-
-    def _create(self, name: str) -> None:
-        """Create a table without rows, unless there is one."""
-        if self.at(name).commit >= 0:
-            return
-        first = Path(self._files.path(f"{name}/_delta_log/{0:020d}.json"))
-        with _told(self._files.path(name)):
-            try:
-                disk.create(first, creation(name, self._about.form))
-            except FileExistsError:
-                pass  # another run was faster
 
     def _repeated(self, name: str) -> CommitProperties:
         return _said(replace(self.at(name).mark, repeated=True))
