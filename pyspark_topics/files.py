@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,12 +28,8 @@ class FilePartition(InputPartition):
     value: list[Piece]
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Row that reports lost records."""
-
-    shard: int
-    gap: Gap
+Loss = tuple[int, Gap]
+"""Shard and range of a row that reports lost records."""
 
 
 class LossPartition(InputPartition):
@@ -64,7 +60,7 @@ def batch(options: Options, where: Where) -> list[InputPartition]:
         explicit = options.starting.seqs.get(topic.name, EARLIEST) > 0
         if explicit or options.tombstones:
             gaps = _gaps(topic, allowed.low, min(allowed.high, topic.head), found)
-            told += [Loss(topic.shard.number, gap) for gap in gaps]
+            told += [(topic.shard.number, gap) for gap in gaps]
             gone += gaps if explicit else []
     offsets.report(gone, options.fail_on_data_loss and not options.tombstones)
     pieces = plan.narrow(found.pieces, ranges)
@@ -123,11 +119,11 @@ def read(partition: InputPartition, schema: Any) -> Iterator[Any]:
 
 def _loss_rows(losses: list[Loss], schema: Any) -> Any:
     columns = {
-        "topic": [loss.gap.topic for loss in losses],
-        "partition": [loss.shard for loss in losses],
-        "offset": [loss.gap.first for loss in losses],
-        "gap_to": [loss.gap.last for loss in losses],
-        "gap_reason": [loss.gap.reason for loss in losses],
+        "topic": [gap.topic for _, gap in losses],
+        "partition": [shard for shard, _ in losses],
+        "offset": [gap.first for _, gap in losses],
+        "gap_to": [gap.last for _, gap in losses],
+        "gap_reason": [gap.reason for _, gap in losses],
     }
     arrays = [pa.array(columns.get(field.name, [None] * len(losses)), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -227,11 +223,9 @@ class Files:
         found = self._survey()
         known = _same(found, end)
         unread = offsets.unread(start, end, {})
-        losses = [Loss(known[gap.topic].shard.number, gap) for gap in _lost(known, unread, found)]
+        losses = [(known[gap.topic].shard.number, gap) for gap in _lost(known, unread, found)]
         options = self._options
-        offsets.report(
-            [*offsets.vanished(start, end, known), *(loss.gap for loss in losses)], options.fail_on_data_loss
-        )
+        offsets.report([*offsets.vanished(start, end, known), *(gap for _, gap in losses)], options.fail_on_data_loss)
         pieces = _by_topic(found.pieces)
         partitions: list[InputPartition] = [
             FilePartition([piece for share in shares for piece in _share(share, known, pieces)])
