@@ -28,8 +28,8 @@ from pyspark_topics.errors import log
 from pyspark_topics.members import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
-from pyspark_topics.rows import LOG_APPEND_TIME
-from pyspark_topics.sources import InputPartition
+from pyspark_topics.partition import InputPartition
+from pyspark_topics.rows import LOG_APPEND_TIME, loss_rows
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
@@ -153,7 +153,7 @@ class Feed:
 
     def read(self, partition: Task) -> Iterator[Any]:
         """Record batches of a task. Raises `offsets.DataLoss`, `ServiceError`."""
-        waiting = [self._told_gap(gap) for gap in partition.gaps]
+        waiting = [loss_rows([(None, gap)], self.schema) for gap in partition.gaps]
         rows = size = 0
         with self.endpoint.client() as client:
             for part in partition.ranges:
@@ -178,7 +178,7 @@ class Feed:
                 gap = _lost(diff, part, position)
                 self._report([gap])
                 if self.options.tombstones:
-                    yield self._told_gap(gap)
+                    yield loss_rows([(None, gap)], self.schema)
                 if gap.reason == "recreated":
                     return
             records = diff.records
@@ -254,19 +254,7 @@ class Feed:
             "meta": lambda: records["meta"].cast(pa.binary()),
             "headers": lambda: headers(records["meta"].cast(pa.binary())),
         }
-        return self._batch(columns, count)
-
-    def _told_gap(self, gap: Gap) -> Any:
-        columns: dict[str, Any] = {
-            "topic": lambda: pa.array([gap.topic]),
-            "offset": lambda: pa.array([gap.first], pa.int64()),
-            "gap_to": lambda: pa.array([gap.last], pa.int64()),
-            "gap_reason": lambda: pa.array([gap.reason]),
-        }
-        return self._batch(columns, 1)
-
-    def _batch(self, columns: Mapping[str, Any], count: int) -> Any:
-        """A batch of `schema`. Missing columns are null; the service does not report a topic's shard, for example."""
+        # Missing columns are null; the service does not report a topic's shard, for example.
         arrays = [columns[f.name]() if f.name in columns else pa.nulls(count, f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

@@ -15,9 +15,10 @@ from pyspark_topics import offsets, plan
 from pyspark_topics.directory import places
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
+from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
+from pyspark_topics.rows import loss_rows
 from pyspark_topics.snapshot import Key, Place
-from pyspark_topics.sources import InputPartition
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
@@ -28,14 +29,10 @@ class FilePartition(InputPartition):
     value: list[Piece]
 
 
-Loss = tuple[int, Gap]
-"""Shard and range of a row that reports lost records."""
-
-
 class LossPartition(InputPartition):
     """All rows that report losses."""
 
-    value: list[Loss]
+    value: list[tuple[int, Gap]]
 
 
 def _places(options: Options) -> list[Place]:
@@ -52,7 +49,7 @@ def batch(options: Options, where: Where) -> list[InputPartition]:
         options.starting.all_there(there)
         options.ending.all_there(there)
     ranges = {}
-    told: list[Loss] = []
+    told: list[tuple[int, Gap]] = []
     gone: list[Gap] = []
     for topic in found.topics:
         allowed = _range(topic, options)
@@ -113,20 +110,8 @@ def read(partition: InputPartition, schema: Any) -> Iterator[Any]:
         for piece in partition.value:
             yield from plan.read(piece, schema)
     elif isinstance(partition, LossPartition):
-        yield _loss_rows(partition.value, schema)
+        yield loss_rows(partition.value, schema)
     # Otherwise it is the partition that Spark creates when a read has none.
-
-
-def _loss_rows(losses: list[Loss], schema: Any) -> Any:
-    columns = {
-        "topic": [gap.topic for _, gap in losses],
-        "partition": [shard for shard, _ in losses],
-        "offset": [gap.first for _, gap in losses],
-        "gap_to": [gap.last for _, gap in losses],
-        "gap_reason": [gap.reason for _, gap in losses],
-    }
-    arrays = [pa.array(columns.get(field.name, [None] * len(losses)), field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 TASK_RECORDS = 100_000

@@ -10,11 +10,11 @@ Records are left out in three ways, cheapest first:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,10 @@ from pyspark_topics import frames
 from pyspark_topics.arrays import number, numbers, texts
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
+from pyspark_topics.logfile import LogFile
 from pyspark_topics.members import headers
-from pyspark_topics.segment import Entry
+from pyspark_topics.offsets import Gap
+from pyspark_topics.segment import Entry, Segment
 from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
@@ -94,20 +96,8 @@ def below(times: Any, oldest_ms: int) -> int:
     return pc.sum(pc.less(times, number(oldest_ms))).as_py() or 0
 
 
-class Source(Protocol):
-    """Open file of frames."""
-
-    buffer: Any
-    view: memoryview
-    fail: bool
-
-    def head(self, entry: Entry) -> Head:
-        """The header of a batch. Raises `FrameError`, `UnknownFormat`."""
-
-    def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """Return if the frames may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
-
-
+Source = LogFile | Segment
+"""Open file of frames."""
 Group = tuple[list[Records], list[bytes]]
 """Frames and, for each of them, the flags of its records."""
 
@@ -186,6 +176,20 @@ def batch(group: Group, rows: Mapping[int, Rows], shard: int, schema: Any, where
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     made = pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
     return made if kept is None else made.filter(kept)
+
+
+def loss_rows(lost: Sequence[tuple[int | None, Gap]], schema: Any) -> Any:
+    """Rows that report lost records, each of a shard if that is known, as one `pa.RecordBatch`. Other columns are
+    null."""
+    columns = {
+        "topic": [gap.topic for _, gap in lost],
+        "partition": [shard for shard, _ in lost],
+        "offset": [gap.first for _, gap in lost],
+        "gap_to": [gap.last for _, gap in lost],
+        "gap_reason": [gap.reason for _, gap in lost],
+    }
+    arrays = [pa.array(columns.get(field.name, [None] * len(lost)), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:

@@ -1,27 +1,12 @@
-"""Choice of the source: the server's files (option `path`, module `files`) or a running service (`url`, `feed`).
-
-It also has the base class of their tasks. Spark takes tasks of its own class only. A process without Spark reads the
-same tasks, and does not load pyspark for them, which takes a second and 60 MiB.
-"""
+"""Choice of the source: the server's files (option `path`, module `files`) or a running service (`url`, `feed`)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark_topics.offsets import Source
 from pyspark_topics.options import Options, parse
-
-if not TYPE_CHECKING and "pyspark" in sys.modules:
-    from pyspark.sql.datasource import InputPartition
-else:
-
-    class InputPartition:
-        """What Spark's class is: a value that is pickled."""
-
-        def __init__(self, value: Any) -> None:
-            self.value = value
 
 
 def source(given: Mapping[str, str], options: Options, schema: Any) -> Source:

@@ -376,13 +376,11 @@ def _check(texts: Any, name: str) -> None:
         try:
             _parse(text)
         except (ValueError, RecursionError) as error:
+            also = (
+                ", or write it as a JSON string by the option valueFormat=string" if name in ("value", "data") else ""
+            )
             raise CannotWrite(
-                f"column {name}: {text[:100]!r} is not JSON: {error}. Make it so, as to_json(struct(…)) does"
-                + (
-                    ", or write it as a JSON string by the option valueFormat=string"
-                    if name in ("value", "data")
-                    else ""
-                )
+                f"column {name}: {text[:100]!r} is not JSON: {error}. Make it so, as to_json(struct(…)) does{also}"
             ) from error
 
 

@@ -32,18 +32,7 @@ from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import checkpoint, formats, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
-from pyspark_topics.lake.layout import (
-    ABOUT,
-    EVENTS,
-    GAPS,
-    ONE,
-    PER_TOPIC,
-    About,
-    LakeError,
-    Mark,
-    not_behind,
-    same_service,
-)
+from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, About, LakeError, Mark
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
@@ -85,8 +74,8 @@ def run(
     at = position(store, sink, about)
     latest = source.latest()
     all_there(parse(options, streaming=True).topics, {**latest, **at.positions})
-    same_service(store.root, at.positions, latest)
-    not_behind(store.root, at.positions, latest)
+    layout.same_service(store.root, at.positions, latest)
+    layout.not_behind(store.root, at.positions, latest)
     found = checkpoint.find(store, at) or checkpoint.begin(
         store, at, at.positions if at.version else dict(sorted(source.earliest().items()))
     )
@@ -257,7 +246,7 @@ class Batches:
             done = [
                 self._append(
                     kept.where(kept["topic"] == topic),
-                    layout.table(PER_TOPIC, topic),
+                    layout.table(layout.PER_TOPIC, topic),
                     Mark(version, {topic: end[topic]}),
                 )
                 for topic in moved
