@@ -42,11 +42,6 @@ class Entry:
         last_ts = None if head.flags & frames.OWN_TIMES else head.ts_ms
         return cls(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts)
 
-    @property
-    def header(self) -> tuple[int, int, int, int]:
-        """The fields that the frame's header has too."""
-        return self.first_seq, self.length, self.count, self.first_ts
-
 
 def data_name(topic_id: int, first_seq: int) -> str:
     """Name of the data file in the directory of its shard."""
@@ -100,7 +95,8 @@ class Segment:
         for entry in entries:
             try:
                 head = self._head(entry.offset)
-                if (head.first_seq, head.length, head.count, head.ts_ms) != entry.header:
+                said = entry.first_seq, entry.length, entry.count, entry.first_ts
+                if (head.first_seq, head.length, head.count, head.ts_ms) != said:
                     raise frames.FrameError("its header is not what the index says")
             except frames.FrameError as error:
                 self.ends_at(entry.offset, 0, error)
