@@ -74,15 +74,6 @@ class Diff:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """Seqs of the written records, both inclusive. `deduped`: an earlier request with the same key wrote them."""
-
-    first_seq: int
-    last_seq: int
-    deduped: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Endpoint:
     """Address and credentials of a service, from options. Unlike a client, an endpoint can be pickled for tasks.
 
@@ -183,10 +174,11 @@ class Client:
 
     # Operations of the service. All raise `ServiceError`, `Unavailable`.
 
-    def append(self, topic: str, body: bytes) -> Appended:
-        """Append records. `body` is that of the API's write, idempotency key included."""
+    def append(self, topic: str, body: bytes) -> tuple[int, bool]:
+        """Append records. `body` is that of the API's write, idempotency key included. Returns how many records were
+        written, and whether an earlier request with the same key wrote them."""
         answer = self.call("POST", f"/v0/topics/{_quoted(topic)}", body, {"return_seqs": "false"})
-        return Appended(answer["first_seq"], answer["last_seq"], bool(answer.get("deduped")))
+        return answer["last_seq"] - answer["first_seq"] + 1, bool(answer.get("deduped"))
 
     def diff(self, topic: str, from_seq: int, limit: int, max_bytes: int = 8 << 20, *, meta: bool = True) -> Diff:
         """Records with a seq above `from_seq`: `limit` at most, fewer where the service's own limits are lower."""

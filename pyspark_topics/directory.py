@@ -144,7 +144,6 @@ def _of_directories(paths: Sequence[str], cold: Sequence[str]) -> list[Shard]:
 
 
 def is_cold(path: str) -> bool:
-    """Whether the path is a cold tier."""
     root = Path(path)
     if not root.is_dir() or (root / "manifest.json").exists():
         return False

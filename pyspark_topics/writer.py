@@ -157,7 +157,7 @@ class Plan:
         key = f"{name}/{hashlib.blake2b(joined, digest_size=16).hexdigest()}"
         body = b'{"idempotency_key":%s,%s"records":[%s]}' % (_json(key), self.extra, joined.to_pybytes())
         try:
-            answer = client.append(topic, body)
+            count, repeated = client.append(topic, body)
         except ServiceError as error:
             if not error.too_large or len(records) == 1:
                 raise
@@ -166,11 +166,10 @@ class Plan:
             self._append(client, topic, records[:half], name + ".0", done)
             self._append(client, topic, records[half:], name + ".1", done)
             return
-        count = answer.last_seq - answer.first_seq + 1
         if count != len(records):
             raise ServiceError(f'topic "{topic}": {len(records)} records were sent under key {key}, {count} are there')
         done.records += count
-        done.repeated += count if answer.deduped else 0
+        done.repeated += count if repeated else 0
 
     # From rows to records
 

@@ -48,16 +48,9 @@ LONGEST_NAME = 255 - len("topic=")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a run works, unlike `About`, which says what the tables are."""
-
+class Settings(layout.Settings):
     once: bool = False
     every_s: float = 10.0
-    max_records: int = 1_000_000
-    compact_to: int = 128 << 20
-    """Bytes; 0: no compaction."""
-    vacuum_after: float | None = None
-    """Hours; None: no vacuum."""
 
 
 def run(

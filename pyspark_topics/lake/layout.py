@@ -82,6 +82,18 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run works, unlike `About`, which says what the tables are."""
+
+    max_records: int = 1_000_000
+    """Of a batch."""
+    compact_to: int = 128 << 20
+    """Bytes; 0: no compaction."""
+    vacuum_after: float | None = None
+    """Hours; None: no vacuum."""
+
+
 class LakeError(ValueError):
     """The lake cannot be read or written. The message names the path, the reason and the remedy."""
 

@@ -43,16 +43,9 @@ READ = layout.arrow(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a run works, unlike `About`, which says what the tables are."""
-
-    max_records: int = 1_000_000
+class Settings(layout.Settings):
     max_bytes: int = 64 << 20
     """Limit of a batch, which is held in memory: bytes in the files or in answers of the service."""
-    compact_to: int = 128 << 20
-    """Bytes; 0: no compaction."""
-    vacuum_after: float | None = None
-    """Hours; None: no vacuum."""
 
 
 @dataclass(frozen=True, slots=True)
