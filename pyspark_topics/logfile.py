@@ -75,15 +75,11 @@ class LogFile:
                 return head
         return None
 
-    def _whose(self, offset: int) -> str:
-        """The topic of a damaged frame, for errors. Its topic id may be intact."""
-        name = self.names.get(frames.topic_id(self.view, offset))
-        return f' (topic "{name}")' if name else " (of what topic cannot be told)"
-
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Return if the log may end at this byte, where frame `number` should be. Otherwise raise `CorruptFile`, or log
         the damage if it is skipped."""
-        place = f"{self.file.at(offset)}{self._whose(offset)}: {reason}"
+        name = self.names.get(frames.topic_id(self.view, offset))  # the id may be intact
+        whose = f'topic "{name}"' if name else "of what topic cannot be told"
         if self.until is not None:
             damage = f"frame {self.until} follows elsewhere, so frame {number} is damaged or missing"
         else:
@@ -94,6 +90,6 @@ class LogFile:
                 f"frame {head.frame_no} at byte {head.offset} says that frame {number} was written completely, so the "
                 "file is damaged"
             )
-        error = CorruptFile(f"{place}; {damage}{self.file.remedy}")
+        error = CorruptFile(f"{self.file.at(offset)} ({whose}): {reason}; {damage}{self.file.remedy}")
         error.__cause__ = reason
         tell(error, self.fail)

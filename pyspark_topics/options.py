@@ -294,14 +294,10 @@ def _topics(options: _Given) -> Topics:
     assigned = options.json("assign", like)
     if isinstance(assigned, list) and assigned and all(isinstance(name, str) for name in assigned):
         return Topics(frozenset(assigned))
-    if not (
-        isinstance(assigned, dict)
-        and assigned
-        and all(
-            isinstance(shards, list) and shards and all(isinstance(shard, int) for shard in shards)
-            for shards in assigned.values()
-        )
-    ):
+    listed = (
+        isinstance(assigned, dict) and assigned and all(isinstance(each, list) and each for each in assigned.values())
+    )
+    if not listed or not all(isinstance(shard, int) for shards in assigned.values() for shard in shards):
         raise BadOption(f"option assign = {value!r}: it looks like {like}")
     return Topics(frozenset(assigned), shards={name: frozenset(shards) for name, shards in assigned.items()})
 

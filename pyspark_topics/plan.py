@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from itertools import accumulate, groupby
@@ -141,7 +141,7 @@ def survey(
         if not (where.shard(shard.number) and shard.may_hold(topics)):
             continue
         try:
-            one = _survey_shard(shard, _Wanted(topics.in_shard(shard.number), where), now_ms, fail)
+            one = _survey_shard(shard, topics.in_shard(shard.number), now_ms, fail, where=where)
         except CorruptFile as damage:
             tell(damage, fail)
             continue
@@ -281,18 +281,9 @@ def _find_again(piece: Piece) -> list[Piece]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Topics that are subscribed and that the filter allows."""
-
-    topics: Topics
-    where: Where
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self.topics and self.where.topic.allows(name)
-
-
-def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool, least: int = ABSENT) -> Survey:
+def _survey_shard(
+    shard: Place, topics: Topics, now_ms: int, fail: bool, least: int = ABSENT, where: Where = ALL
+) -> Survey:
     """Survey a shard. Raises `CorruptFile` if its snapshot has a number below `least`, and as `survey` does."""
     tried: int | None = None
     for _ in range(TRIES):
@@ -305,7 +296,7 @@ def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool,
                     f"{shard.path}: the shard is not there, or is as it was before the read was planned; mount the "
                     "same directory at the same path on the driver and all executors"
                 )
-            return _survey_from(snapshot, topics, now_ms, fail)
+            return _survey_from(snapshot, topics, where, now_ms, fail)
         except FileNotFoundError as error:
             gone = error
             if number is not None and number == tried:
@@ -315,9 +306,9 @@ def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool,
     raise CorruptFile(f"{shard.path}: a file that {shard.state} {tried or 0} needs is missing: {gone}") from gone
 
 
-def _survey_from(snapshot: Snapshot, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+def _survey_from(snapshot: Snapshot, topics: Topics, where: Where, now_ms: int, fail: bool) -> Survey:
     shard, newest = snapshot.shard, snapshot.catalog
-    state = Replay(snapshot, topics, fail)
+    state = Replay(snapshot, lambda name: name in topics and where.topic.allows(name), fail)
     logs = snapshot.logs(fail)
     ends = [(log, _replay(log, newest.frame_no, state)) for log in logs]
     if logs and state.frame_no < newest.frame_no:
