@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -213,14 +213,8 @@ class ObjectFile:
     path: str
     extents: tuple[Extent, ...]
     index_extents: tuple[Extent, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        return REMEDY
-
-    @property
-    def constant(self) -> bool:
-        return True
+    remedy: ClassVar = REMEDY
+    constant: ClassVar = True
 
     def open(self, end: int | None, *, settled: bool) -> _Objects:
         return _Objects(self, end)

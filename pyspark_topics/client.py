@@ -17,7 +17,6 @@ import gzip
 import http.client
 import json
 import random
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import pyarrow as pa
 
 from pyspark_topics.errors import log
+from pyspark_topics.members import CLOSE, KEY, OPEN, found, scanned
+from pyspark_topics.offsets import Gap
 
 PATIENCE_S = 60.0
 REACH_S = 6.0
@@ -62,15 +63,6 @@ class Unavailable(ServiceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Records `first` to `last` of a topic are lost: `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim`."""
-
-    first: int
-    last: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Diff:
     """Answer of a diff: records in columns as in `COLUMNS`. The next read continues after `next_from_seq`."""
 
@@ -79,15 +71,6 @@ class Diff:
     head_seq: int
     earliest_seq: int
     gap: Gap | None
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Seqs of the written records, both inclusive. `deduped`: an earlier request with the same key wrote them."""
-
-    first_seq: int
-    last_seq: int
-    deduped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +174,17 @@ class Client:
 
     # Operations of the service. All raise `ServiceError`, `Unavailable`.
 
-    def append(self, topic: str, body: bytes) -> Appended:
-        """Append records. `body` is that of the API's write, idempotency key included."""
+    def append(self, topic: str, body: bytes) -> tuple[int, bool]:
+        """Append records. `body` is that of the API's write, idempotency key included. Returns how many records were
+        written, and whether an earlier request with the same key wrote them."""
         answer = self.call("POST", f"/v0/topics/{_quoted(topic)}", body, {"return_seqs": "false"})
-        return Appended(answer["first_seq"], answer["last_seq"], bool(answer.get("deduped")))
+        return answer["last_seq"] - answer["first_seq"] + 1, bool(answer.get("deduped"))
 
     def diff(self, topic: str, from_seq: int, limit: int, max_bytes: int = 8 << 20, *, meta: bool = True) -> Diff:
         """Records with a seq above `from_seq`: `limit` at most, fewer where the service's own limits are lower."""
         asked = {"from_seq": from_seq, "limit": limit, "max_batch_bytes": max_bytes}
         body = json.dumps({**asked, "include_tags": True, "include_meta": meta}).encode()
-        return parse_diff(self._call("POST", f"/v0/topics/{_quoted(topic)}/diff", body, {}))
+        return parse_diff(topic, self._call("POST", f"/v0/topics/{_quoted(topic)}/diff", body, {}))
 
     def topics(self, prefix: str = "") -> Iterator[dict[str, Any]]:
         """Topics with a prefix, sorted by name: maps with `topic`, `head_seq`, `earliest_seq`, `count`, `bytes`, …"""
@@ -221,10 +205,6 @@ class Client:
             if error.status == 404:
                 return None
             raise
-
-    def configure(self, name: str, config: dict[str, Any]) -> None:
-        """Create a topic, or change the given fields of its configuration."""
-        self.call("PUT", f"/v0/topics/{_quoted(name)}", json.dumps(config).encode())
 
     def put_cursor(self, topic: str, cursor: str, seq: int) -> None:
         """Advance a named cursor to `seq`. A cursor that is further stays."""
@@ -329,48 +309,31 @@ def _refusal(status: int, headers: Any, content: bytes) -> tuple[str, str, float
     return code, f"{status} {code}: {message}" if code else f"{status}: {message}", max(wait_s, 0.0)
 
 
-# Answers of a diff. `data` and `meta` are passed on as JSON text. json.loads would change numbers, order and repeated
-# keys, so only its scanner (in C) is used, to find where each value ends. This takes a Python step for each member of a
-# record, about as long as parsing it: 10 µs for a record of 200 bytes. Reading the files needs no such step.
+# Answers of a diff. `data` and `meta` are passed on as JSON text (see `members`). This takes 10 µs for a record of 200
+# bytes, about as long as parsing it. Reading the files needs no such step.
 
-COLUMNS = pa.schema(
-    [
-        pa.field("seq", pa.int64()),
-        pa.field("ts", pa.int64()),
-        pa.field("node", pa.string()),
-        pa.field("tag", pa.string()),
-        pa.field("data", pa.string()),
-        pa.field("meta", pa.string()),
-    ]
-)
+COLUMNS = pa.schema({"seq": pa.int64(), "ts": pa.int64()} | dict.fromkeys(("node", "tag", "data", "meta"), pa.string()))
 """Columns of a diff. `ts` is in ms; `data` and `meta` are JSON text; `meta` is null where a record has none."""
 
 _PLACES = {"$seq": 0, "$ts": 1, "$node": 2, "$tag": 3, "data": 4, "meta": 5}
-# Numbers are skipped and not converted, because int() refuses thousands of digits. Seqs and times are converted below.
-_decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
-_scan = _decoder.scan_once
-_KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
-_OPEN = re.compile(r"[\s,]*\{")
-_CLOSE = re.compile(r"\s*\}")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
-def parse_diff(body: bytes) -> Diff:
-    """Parse the answer of a diff. Raises `ServiceError` if it is something else."""
+def parse_diff(topic: str, body: bytes) -> Diff:
+    """Parse the answer of a diff of a topic. Raises `ServiceError` if it is something else."""
     text = body.decode()
     about: dict[str, Any] = {}
     records: Any = None
     try:
-        position = _found(_OPEN.match(text)).end()
-        while not _CLOSE.match(text, position):
-            key = _found(_KEY.match(text, position))
+        position = found(OPEN.match(text)).end()
+        while not CLOSE.match(text, position):
+            key = found(KEY.match(text, position))
             position = key.end()
             if key[1] == "records":
                 records, position = _records(text, position + 1)
             else:
                 about[key[1]], position = json.JSONDecoder().raw_decode(text, position)
         lost = about["tombstone"]
-        gap = None if lost is None else Gap(lost["gap_from"], lost["gap_to"], lost["reason"])
+        gap = None if lost is None else Gap(topic, lost["gap_from"], lost["gap_to"], lost["reason"])
         made = pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(records, COLUMNS, strict=True)], schema=COLUMNS
         )
@@ -384,63 +347,19 @@ def parse_diff(body: bytes) -> Diff:
 def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
     """The records of an array whose bracket is before `position`, as columns, and the position after its end."""
     columns: list[list[Any]] = [[] for _ in COLUMNS]
-    while opened := _OPEN.match(text, position):
+    while opened := OPEN.match(text, position):
         position = opened.end()
         row: list[Any] = [None] * len(columns)
-        while key := _KEY.match(text, position):
+        while key := KEY.match(text, position):
             begin = key.end()
-            value, position = _value(text, begin)
+            value, position = scanned(text, begin)
             place = _PLACES.get(key[1])
             if place is not None:
                 row[place] = value if place < 4 else text[begin:position]
         row[0], row[1] = int(row[0]), int(row[1])
         for column, value in zip(columns, row, strict=True):
             column.append(value)
-        if (closed := _CLOSE.match(text, position)) is None:
+        if (closed := CLOSE.match(text, position)) is None:
             raise ValueError("a record has no end")
         position = closed.end()
     return columns, text.index("]", position) + 1
-
-
-def json_members(text: str) -> dict[str, str]:
-    """The members of a JSON object by name, each as JSON text. Raises `ValueError` for anything else."""
-    members: dict[str, str] = {}
-    try:
-        position = _found(_OPEN.match(text)).end()
-        while key := _KEY.match(text, position):
-            _, position = _value(text, key.end())
-            members[json.loads(f'"{key[1]}"')] = text[key.end() : position]
-        if text[_found(_CLOSE.match(text, position)).end() :].strip():
-            raise ValueError("something follows the object")
-    except StopIteration as error:
-        raise ValueError("not a JSON object") from error
-    return members
-
-
-def _found(match: re.Match[str] | None) -> re.Match[str]:
-    """What a pattern found. Raises `ValueError` if that is nothing."""
-    if match is None:
-        raise ValueError("not a JSON object")
-    return match
-
-
-def _value(text: str, position: int) -> tuple[Any, int]:
-    """The value at `position`, with numbers as text, and the position of its end."""
-    try:
-        value, end = _scan(text, position)
-    except RecursionError:
-        return None, _end_of_container(text, position)
-    return value, end
-
-
-def _end_of_container(text: str, position: int) -> int:
-    """Position of the end of the array or object that begins at `position`, at any depth of nesting."""
-    depth = 0
-    for token in _TOKEN.finditer(text, position):
-        if token[0] in "[{":
-            depth += 1
-        elif token[0] in "]}":
-            depth -= 1
-            if not depth:
-                return token.end()
-    raise ValueError("a value has no end")

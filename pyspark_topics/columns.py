@@ -25,35 +25,29 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
+from pyspark.sql.types import StructField, StructType
 
-from pyspark_topics.headers import HEADERS
+from pyspark_topics.members import HEADERS
 from pyspark_topics.options import BadOption, Options
 
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_HEADERS = types.ArrayType(
+    StructType([StructField("key", types.StringType()), StructField("value", types.BinaryType())])
+)
 TYPES: dict[str, tuple[Any, Any]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-    "node": (StringType(), pa.string()),
-    "tag": (StringType(), pa.string()),
+    "key": (types.BinaryType(), pa.binary()),
+    "value": (types.BinaryType(), pa.binary()),
+    "topic": (types.StringType(), pa.string()),
+    "partition": (types.IntegerType(), pa.int32()),
+    "offset": (types.LongType(), pa.int64()),
+    "timestamp": (types.TimestampType(), pa.timestamp("us", tz="UTC")),
+    "timestampType": (types.IntegerType(), pa.int32()),
+    "node": (types.StringType(), pa.string()),
+    "tag": (types.StringType(), pa.string()),
     "headers": (_HEADERS, HEADERS),
-    "gap_to": (LongType(), pa.int64()),
-    "gap_reason": (StringType(), pa.string()),
-    "meta": (BinaryType(), pa.binary()),
+    "gap_to": (types.LongType(), pa.int64()),
+    "gap_reason": (types.StringType(), pa.string()),
+    "meta": (types.BinaryType(), pa.binary()),
 }
 EVERYTHING = StructType([StructField(name, spark) for name, (spark, _) in TYPES.items()])
 _ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "node", "tag")

@@ -89,14 +89,11 @@ class Reader(DataSourceReader):
     """Batch read of files: planned once on the driver, with about one task per file. Leaves out deleted records."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        from pyspark_topics.rows import Counters
         from pyspark_topics.where import ALL
 
         self._options = parse(options)
         self._arrow = arrow_schema(schema, self._options)
         self.where = ALL
-        self.counters = Counters()
-        """Counters of planning only, because tasks run in other processes."""
 
     @property
     def pushFilters(self) -> _Push:
@@ -105,7 +102,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from pyspark_topics import files
 
-        return files.batch(self._options, self.where, self.counters)
+        return files.batch(self._options, self.where)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from pyspark_topics import files

@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark_topics import catalog
 from pyspark_topics.catalog import Catalog
@@ -44,10 +45,7 @@ class Shard:
     cold: Path | None = None
     has_log: bool = True
     of: int = 0
-
-    @property
-    def state(self) -> str:
-        return "catalog"
+    state: ClassVar = "catalog"
 
     def may_hold(self, topics: Topics) -> bool:
         """True: finding out costs as little as knowing."""
@@ -146,7 +144,6 @@ def _of_directories(paths: Sequence[str], cold: Sequence[str]) -> list[Shard]:
 
 
 def is_cold(path: str) -> bool:
-    """Whether the path is a cold tier."""
     root = Path(path)
     if not root.is_dir() or (root / "manifest.json").exists():
         return False

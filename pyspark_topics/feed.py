@@ -16,7 +16,7 @@ next batch advances it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 from pyspark_topics import offsets
 from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
 from pyspark_topics.errors import log
-from pyspark_topics.headers import headers
+from pyspark_topics.members import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
 from pyspark_topics.partition import InputPartition
-from pyspark_topics.rows import LOG_APPEND_TIME
+from pyspark_topics.rows import LOG_APPEND_TIME, loss_rows
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
@@ -153,7 +153,7 @@ class Feed:
 
     def read(self, partition: Task) -> Iterator[Any]:
         """Record batches of a task. Raises `offsets.DataLoss`, `ServiceError`."""
-        waiting = [self._told_gap(gap) for gap in partition.gaps]
+        waiting = [loss_rows([(None, gap)], self.schema) for gap in partition.gaps]
         rows = size = 0
         with self.endpoint.client() as client:
             for part in partition.ranges:
@@ -178,7 +178,7 @@ class Feed:
                 gap = _lost(diff, part, position)
                 self._report([gap])
                 if self.options.tombstones:
-                    yield self._told_gap(gap)
+                    yield loss_rows([(None, gap)], self.schema)
                 if gap.reason == "recreated":
                     return
             records = diff.records
@@ -192,9 +192,7 @@ class Feed:
     def committed(self, end: Offsets) -> None:
         if not self.options.consumer_group:
             return
-        with Client(
-            self.endpoint.url, self.endpoint.token, compress=self.endpoint.compress, patience_s=CURSOR_PATIENCE_S
-        ) as client:
+        with replace(self.endpoint, patience_s=CURSOR_PATIENCE_S).client() as client:
             for topic, position in end.items():
                 if self._told.get(topic) == position or position.seq <= 1:
                     continue
@@ -231,9 +229,7 @@ class Feed:
     def _gap(self, client: Client, topic: str, first: int) -> Gap | None:
         """The gap from seq `first` on; None if the records were deleted, which is not reported."""
         diff = self._diff(client, topic, first, 1)
-        if diff is None or diff.gap is None:
-            return None
-        return Gap(topic, diff.gap.first, diff.gap.last, diff.gap.reason)
+        return None if diff is None else diff.gap
 
     def _check_epoch(self, client: Client, partition: Range) -> None:
         if not partition.epoch:
@@ -258,19 +254,7 @@ class Feed:
             "meta": lambda: records["meta"].cast(pa.binary()),
             "headers": lambda: headers(records["meta"].cast(pa.binary())),
         }
-        return self._batch(columns, count)
-
-    def _told_gap(self, gap: Gap) -> Any:
-        columns: dict[str, Any] = {
-            "topic": lambda: pa.array([gap.topic]),
-            "offset": lambda: pa.array([gap.first], pa.int64()),
-            "gap_to": lambda: pa.array([gap.last], pa.int64()),
-            "gap_reason": lambda: pa.array([gap.reason]),
-        }
-        return self._batch(columns, 1)
-
-    def _batch(self, columns: Mapping[str, Any], count: int) -> Any:
-        """A batch of `schema`. Missing columns are null; the service does not report a topic's shard, for example."""
+        # Missing columns are null; the service does not report a topic's shard, for example.
         arrays = [columns[f.name]() if f.name in columns else pa.nulls(count, f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -295,4 +279,4 @@ def _lost(diff: Diff, partition: Range, position: int) -> Gap:
     if diff.gap is None or diff.gap.reason == "recreated":
         # The topic ends before a seq that it had reached.
         return Gap(partition.topic, position, last, "recreated")
-    return Gap(partition.topic, position, min(diff.gap.last, last), diff.gap.reason)
+    return diff.gap._replace(first=position, last=min(diff.gap.last, last))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
 from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
-from pyspark_topics.rows import Counters
+from pyspark_topics.rows import loss_rows
 from pyspark_topics.snapshot import Key, Place
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
@@ -26,25 +26,13 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 class FilePartition(InputPartition):
     """Pieces that one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
-        super().__init__(pieces)
-        self.pieces = pieces
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Row that reports lost records."""
-
-    shard: int
-    gap: Gap
+    value: list[Piece]
 
 
 class LossPartition(InputPartition):
     """All rows that report losses."""
 
-    def __init__(self, losses: list[Loss]) -> None:
-        super().__init__(losses)
-        self.losses = losses
+    value: list[tuple[int, Gap]]
 
 
 def _places(options: Options) -> list[Place]:
@@ -52,15 +40,16 @@ def _places(options: Options) -> list[Place]:
 
 
 @plan.repeated
-def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
+def batch(options: Options, where: Where) -> list[InputPartition]:
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
-    found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage, counters=counters)
+    found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage)
     if where == ALL:  # a filter may exclude existing topics
-        all_there(options.topics, {topic.name for topic in found.topics})
-    _all_exist(found.topics, options.starting, where)
-    _all_exist(found.topics, options.ending, where)
+        there = {topic.name for topic in found.topics}
+        all_there(options.topics, there)
+        options.starting.all_there(there)
+        options.ending.all_there(there)
     ranges = {}
-    told: list[Loss] = []
+    told: list[tuple[int, Gap]] = []
     gone: list[Gap] = []
     for topic in found.topics:
         allowed = _range(topic, options)
@@ -68,41 +57,29 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
         explicit = options.starting.seqs.get(topic.name, EARLIEST) > 0
         if explicit or options.tombstones:
             gaps = _gaps(topic, allowed.low, min(allowed.high, topic.head), found)
-            told += [Loss(topic.shard.number, gap) for gap in gaps]
+            told += [(topic.shard.number, gap) for gap in gaps]
             gone += gaps if explicit else []
     offsets.report(gone, options.fail_on_data_loss and not options.tombstones)
-    pieces = plan.narrow(found.pieces, ranges, counters)
+    pieces = plan.narrow(found.pieces, ranges)
     partitions: list[InputPartition] = [*map(FilePartition, plan.tasks(pieces, options.min_partitions))]
     if options.tombstones and told:
         partitions.append(LossPartition(told))
     return partitions
 
 
-def _all_exist(topics: Collection[Topic], bound: Bound, where: Where) -> None:
-    there = {topic.name for topic in topics}
-    for name in {*bound.seqs, *bound.times}:
-        if name not in there and where == ALL:
-            raise BadOption(f'option {bound.option} names the topic "{name}", which does not exist')
-
-
 def _range(topic: Topic, options: Options) -> Range:
     since, until = options.starting.time_of(topic.name), options.ending.time_of(topic.name)
     low, high = 1, topic.head
     if since is None:
-        low = _seq(topic, options.starting, 1)
+        low = _seq(topic, options.starting)
     if until is None:
-        high = _seq(topic, options.ending, 1) - 1
+        high = _seq(topic, options.ending) - 1
     return Range(low, high, since or 0, MAX_I64 if until is None else until - 1)
 
 
-def _seq(topic: Topic, bound: Bound, earliest: int) -> int:
-    seq = bound.seq_of(topic.name)
-    if seq > topic.head + 1:
-        raise BadOption(
-            f'option {bound.option} = {seq} for topic "{topic.name}": its last seq is {topic.head}, so it is '
-            f"{topic.head + 1} at most"
-        )
-    return {EARLIEST: earliest, LATEST: topic.head + 1}.get(seq, seq)
+def _seq(topic: Topic, bound: Bound) -> int:
+    seq = bound.seq_of(topic.name, topic.head + 1)
+    return {EARLIEST: 1, LATEST: topic.head + 1}.get(seq, seq)
 
 
 def _gaps(topic: Topic, low: int, high: int, found: Survey) -> list[Gap]:
@@ -127,26 +104,14 @@ def _first_live(topic: Topic, found: Survey) -> int:
     return topic.head + 1
 
 
-def read(partition: InputPartition, schema: Any, counters: Counters | None = None) -> Iterator[Any]:
+def read(partition: InputPartition, schema: Any) -> Iterator[Any]:
     """The rows of one task as `pa.RecordBatch`es."""
     if isinstance(partition, FilePartition):
-        for piece in partition.pieces:
-            yield from plan.read(piece, schema, counters=counters)
+        for piece in partition.value:
+            yield from plan.read(piece, schema)
     elif isinstance(partition, LossPartition):
-        yield _loss_rows(partition.losses, schema)
+        yield loss_rows(partition.value, schema)
     # Otherwise it is the partition that Spark creates when a read has none.
-
-
-def _loss_rows(losses: list[Loss], schema: Any) -> Any:
-    columns = {
-        "topic": [loss.gap.topic for loss in losses],
-        "partition": [loss.shard for loss in losses],
-        "offset": [loss.gap.first for loss in losses],
-        "gap_to": [loss.gap.last for loss in losses],
-        "gap_reason": [loss.gap.reason for loss in losses],
-    }
-    arrays = [pa.array(columns.get(field.name, [None] * len(losses)), field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 TASK_RECORDS = 100_000
@@ -243,11 +208,9 @@ class Files:
         found = self._survey()
         known = _same(found, end)
         unread = offsets.unread(start, end, {})
-        losses = [Loss(known[gap.topic].shard.number, gap) for gap in _lost(known, unread, found)]
+        losses = [(known[gap.topic].shard.number, gap) for gap in _lost(known, unread, found)]
         options = self._options
-        offsets.report(
-            [*offsets.vanished(start, end, known), *(loss.gap for loss in losses)], options.fail_on_data_loss
-        )
+        offsets.report([*offsets.vanished(start, end, known), *(gap for _, gap in losses)], options.fail_on_data_loss)
         pieces = _by_topic(found.pieces)
         partitions: list[InputPartition] = [
             FilePartition([piece for share in shares for piece in _share(share, known, pieces)])

@@ -35,6 +35,7 @@ copied. The body of the other kinds is a CBOR map.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -248,10 +249,12 @@ def find(view: memoryview, start: int) -> int:
     return -1
 
 
-def is_whole(view: memoryview, offset: int) -> bool:
-    """Whether there is an undamaged frame of the known version at `offset`."""
-    try:
-        verify(view, Head(view, offset))
-    except (FrameError, UnknownFormat):
-        return False
-    return True
+def whole_after(view: memoryview, offset: int) -> Iterator[Head]:
+    """The headers of all undamaged frames of the known version that begin after `offset`."""
+    while (offset := find(view, offset + 1)) >= 0:
+        try:
+            head = Head(view, offset)
+            verify(view, head)
+        except (FrameError, UnknownFormat):
+            continue
+        yield head

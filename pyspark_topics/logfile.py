@@ -70,36 +70,26 @@ class LogFile:
 
     def _whole_after(self, offset: int, number: int) -> frames.Head | None:
         """The first undamaged frame after `offset` with a number above `number`, and of this file; else None."""
-        while (offset := frames.find(self.view, offset + 1)) >= 0:
-            if frames.is_whole(self.view, offset):
-                head = frames.Head(self.view, offset)
-                if number < head.frame_no < (self.until or head.frame_no + 1):
-                    return head
+        for head in frames.whole_after(self.view, offset):
+            if number < head.frame_no < (self.until or head.frame_no + 1):
+                return head
         return None
-
-    def _whose(self, offset: int) -> str:
-        """The topic of a damaged frame, for errors. Its topic id may be intact."""
-        name = self.names.get(frames.topic_id(self.view, offset))
-        return f' (topic "{name}")' if name else " (of what topic cannot be told)"
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Return if the log may end at this byte, where frame `number` should be. Otherwise raise `CorruptFile`, or log
         the damage if it is skipped."""
-        place = f"{self.file.at(offset)}{self._whose(offset)}: {reason}"
-        damage: str | None = None
+        name = self.names.get(frames.topic_id(self.view, offset))  # the id may be intact
+        whose = f'topic "{name}"' if name else "of what topic cannot be told"
         if self.until is not None:
             damage = f"frame {self.until} follows elsewhere, so frame {number} is damaged or missing"
-        at = offset
-        while damage is None and (at := frames.find(self.view, at + 1)) >= 0:
-            if not frames.is_whole(self.view, at):
-                continue
-            head = frames.Head(self.view, at)
-            if head.synced_no >= number:
-                damage = (
-                    f"frame {head.frame_no} at byte {at} says that frame {number} was written completely, so the file "
-                    "is damaged"
-                )
-        if damage is not None:
-            error = CorruptFile(f"{place}; {damage}{self.file.remedy}")
-            error.__cause__ = reason
-            tell(error, self.fail)
+        else:
+            later = (head for head in frames.whole_after(self.view, offset) if head.synced_no >= number)
+            if (head := next(later, None)) is None:
+                return
+            damage = (
+                f"frame {head.frame_no} at byte {head.offset} says that frame {number} was written completely, so the "
+                "file is damaged"
+            )
+        error = CorruptFile(f"{self.file.at(offset)} ({whose}): {reason}; {damage}{self.file.remedy}")
+        error.__cause__ = reason
+        tell(error, self.fail)

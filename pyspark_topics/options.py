@@ -106,13 +106,24 @@ class Bound:
         """The bound of a topic in ms since 1970; None if it is not a time."""
         return self.times.get(topic, self.time_ms)
 
-    def seq_of(self, topic: str) -> int:
-        """The bound of a topic as a seq, `EARLIEST` or `LATEST`."""
-        return self.seqs.get(topic, self.default)
+    def seq_of(self, topic: str, stop: int) -> int:
+        """The bound of a topic as a seq up to `stop`, one past its last one, or `EARLIEST` or `LATEST`. Raises
+        `BadOption`."""
+        seq = self.seqs.get(topic, self.default)
+        if seq > stop:
+            raise BadOption(
+                f'option {self.option} = {seq} for topic "{topic}": its last seq is {stop - 1}, so it is {stop} at most'
+            )
+        return seq
 
     def earliest(self, topic: str) -> bool:
         """Whether the bound of a topic is its earliest seq."""
-        return self.time_of(topic) is None and self.seq_of(topic) == EARLIEST
+        return self.time_of(topic) is None and self.seqs.get(topic, self.default) == EARLIEST
+
+    def all_there(self, there: Collection[str]) -> None:
+        """Raise `BadOption` if a named topic does not exist."""
+        for name in {*self.seqs, *self.times} - {*there}:
+            raise BadOption(f'option {self.option} names the topic "{name}", which does not exist')
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,6 @@ class Options:
     max_bytes: int
     """0: no limit."""
     url: str
-    token: str
     consumer_group: str
 
 
@@ -180,7 +190,6 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         max_offsets=options.number("maxOffsetsPerTrigger"),
         max_bytes=options.number("maxBytesPerTrigger"),
         url=url,
-        token=options.text("token"),
         consumer_group=options.text("consumerGroup"),
     )
 
@@ -285,14 +294,10 @@ def _topics(options: _Given) -> Topics:
     assigned = options.json("assign", like)
     if isinstance(assigned, list) and assigned and all(isinstance(name, str) for name in assigned):
         return Topics(frozenset(assigned))
-    if not (
-        isinstance(assigned, dict)
-        and assigned
-        and all(
-            isinstance(shards, list) and shards and all(isinstance(shard, int) for shard in shards)
-            for shards in assigned.values()
-        )
-    ):
+    listed = (
+        isinstance(assigned, dict) and assigned and all(isinstance(each, list) and each for each in assigned.values())
+    )
+    if not listed or not all(isinstance(shard, int) for shards in assigned.values() for shard in shards):
         raise BadOption(f"option assign = {value!r}: it looks like {like}")
     return Topics(frozenset(assigned), shards={name: frozenset(shards) for name, shards in assigned.items()})
 

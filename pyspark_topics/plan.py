@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from itertools import accumulate, groupby
@@ -37,7 +37,7 @@ from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import Topics
 from pyspark_topics.replay import Replay
-from pyspark_topics.rows import Counters, Rows
+from pyspark_topics.rows import Rows
 from pyspark_topics.segment import Segment
 from pyspark_topics.snapshot import Key, Place, Snapshot
 from pyspark_topics.storage import File
@@ -129,7 +129,6 @@ def survey(
     *,
     fail: bool = True,
     now_ms: int | None = None,
-    counters: Counters | None = None,
 ) -> Survey:
     """Survey the topics and pieces of shards.
 
@@ -137,14 +136,12 @@ def survey(
     Raises `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
-    counters = counters or Counters()
     found = Survey()
     for shard in shards:
         if not (where.shard(shard.number) and shard.may_hold(topics)):
-            counters.shards_skipped += 1
             continue
         try:
-            one = _survey_shard(shard, _Wanted(topics.in_shard(shard.number), where), now_ms, fail)
+            one = _survey_shard(shard, topics.in_shard(shard.number), now_ms, fail, where=where)
         except CorruptFile as damage:
             tell(damage, fail)
             continue
@@ -163,7 +160,7 @@ class Range:
     until_ms: int = MAX_I64
 
 
-def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range], counters: Counters | None = None) -> list[Piece]:
+def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range]) -> list[Piece]:
     """The pieces limited to `ranges` (by shard and topic id) and to their `where`. Topics without a
     range are left out."""
     found = []
@@ -180,8 +177,6 @@ def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range], counters: Cou
                 left[ident] = replace(wanted, low=low, high=high, oldest_ms=oldest, newest_ms=newest)
         if left:
             found.append(replace(piece, rows=left))
-        elif counters is not None:
-            counters.files_skipped += 1
     return found
 
 
@@ -224,30 +219,29 @@ def _split(pieces: list[Piece], least: int) -> list[Piece]:
     return found
 
 
-def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | None = None) -> Iterator[Any]:
+def read(piece: Piece, schema: Any, tries: int = TRIES) -> Iterator[Any]:
     """The rows of a piece as `pa.RecordBatch`es. Raises as `survey` does."""
-    counters = counters or Counters()
     try:
         file = piece.open()
         if isinstance(file, Segment):
             (wanted,) = piece.rows.values()
-            entries = file.heads(rows.Pick(wanted, counters))
+            entries = file.heads(wanted.may_be_in)
         else:
             entries = file.heads()
     except FileNotFoundError as error:
-        yield from _read_moved(piece, schema, tries, counters, error)
+        yield from _read_moved(piece, schema, tries, error)
         return
     except CorruptFile as damage:
         tell(damage, piece.fail)
         return
     seen: set[int] = set()
-    for group in rows.groups(file, _noted(entries, seen), piece.rows, counters):
-        made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where, counters)
+    for group in rows.groups(file, _noted(entries, seen), piece.rows):
+        made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where)
         if made.num_rows:
             yield made
     if piece.first and seen.isdisjoint(piece.rows):
         # The plan saw batches of these topics in it, so it is a later file of the same name.
-        yield from _read_moved(piece, schema, tries, counters)
+        yield from _read_moved(piece, schema, tries)
 
 
 def _noted(heads: Iterator[frames.Head], seen: set[int]) -> Iterator[frames.Head]:
@@ -256,9 +250,7 @@ def _noted(heads: Iterator[frames.Head], seen: set[int]) -> Iterator[frames.Head
         yield head
 
 
-def _read_moved(
-    piece: Piece, schema: Any, tries: int, counters: Counters, error: FileNotFoundError | None = None
-) -> Iterator[Any]:
+def _read_moved(piece: Piece, schema: Any, tries: int, error: FileNotFoundError | None = None) -> Iterator[Any]:
     """The rows of a file that vanished, or has been replaced, from the files that have them now. Raises as `survey`
     does."""
     try:
@@ -270,7 +262,7 @@ def _read_moved(
         tell(damage, piece.fail)
         return
     for newer in moved:
-        yield from read(newer, schema, tries - 1, counters)
+        yield from read(newer, schema, tries - 1)
 
 
 def _find_again(piece: Piece) -> list[Piece]:
@@ -289,18 +281,9 @@ def _find_again(piece: Piece) -> list[Piece]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Topics that are subscribed and that the filter allows."""
-
-    topics: Topics
-    where: Where
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self.topics and self.where.topic.allows(name)
-
-
-def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool, least: int = ABSENT) -> Survey:
+def _survey_shard(
+    shard: Place, topics: Topics, now_ms: int, fail: bool, least: int = ABSENT, where: Where = ALL
+) -> Survey:
     """Survey a shard. Raises `CorruptFile` if its snapshot has a number below `least`, and as `survey` does."""
     tried: int | None = None
     for _ in range(TRIES):
@@ -313,7 +296,7 @@ def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool,
                     f"{shard.path}: the shard is not there, or is as it was before the read was planned; mount the "
                     "same directory at the same path on the driver and all executors"
                 )
-            return _survey_from(snapshot, topics, now_ms, fail)
+            return _survey_from(snapshot, topics, where, now_ms, fail)
         except FileNotFoundError as error:
             gone = error
             if number is not None and number == tried:
@@ -323,9 +306,9 @@ def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool,
     raise CorruptFile(f"{shard.path}: a file that {shard.state} {tried or 0} needs is missing: {gone}") from gone
 
 
-def _survey_from(snapshot: Snapshot, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+def _survey_from(snapshot: Snapshot, topics: Topics, where: Where, now_ms: int, fail: bool) -> Survey:
     shard, newest = snapshot.shard, snapshot.catalog
-    state = Replay(snapshot, topics, fail)
+    state = Replay(snapshot, lambda name: name in topics and where.topic.allows(name), fail)
     logs = snapshot.logs(fail)
     ends = [(log, _replay(log, newest.frame_no, state)) for log in logs]
     if logs and state.frame_no < newest.frame_no:

@@ -15,7 +15,7 @@ topics may have been deleted before the catalog was made.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable
 from typing import Any
 
 from pyspark_topics import frames
@@ -28,15 +28,15 @@ from pyspark_topics.topic import Stored, Topic
 
 
 class Replay:
-    """State that begins at the catalog and advances with `apply`. It follows only topics in `subscribe`.
+    """State that begins at the catalog and advances with `apply`. It follows only topics that are `wanted`.
 
     If damage is skipped (`fail` is false), batches may be missing between others.
     """
 
-    def __init__(self, snapshot: Snapshot, subscribe: Container[str], fail: bool = True) -> None:
+    def __init__(self, snapshot: Snapshot, wanted: Callable[[str], bool], fail: bool = True) -> None:
         catalog = snapshot.catalog
         self.topics: dict[int, Topic | None] = {}
-        """Topics by id; None for a topic that is not in `subscribe`."""
+        """Topics by id; None for a topic that is not wanted."""
         self.frame_no = 0
         """Number of the last frame that was read."""
         self.names: dict[int, str] = {}
@@ -45,7 +45,7 @@ class Replay:
         self._next_id = catalog.next_id
         self._gone: set[int] = set()
         self._as_of: dict[int, int] = {entry["id"]: entry["as_of"] for entry in catalog.topics if "as_of" in entry}
-        self._subscribe = subscribe
+        self._wanted = wanted
         for entry in catalog.topics:
             topic = self._create(entry["id"], entry["name"], entry["config"], entry["epoch"])
             if topic is not None:
@@ -58,8 +58,7 @@ class Replay:
                 self._load(topic, entry)
 
     def _create(self, ident: int, name: str, config: dict[str, Any], epoch: int) -> Topic | None:
-        wanted = name in self._subscribe
-        topic = Topic(self._snapshot, ident, name, config, epoch, self._fail) if wanted else None
+        topic = Topic(self._snapshot, ident, name, config, epoch, self._fail) if self._wanted(name) else None
         self.topics[ident] = topic
         self.names[ident] = name
         return topic

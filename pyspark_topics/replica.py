@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pyspark_topics import catalog as catalogs
 from pyspark_topics import seal
@@ -152,6 +152,7 @@ class ReplicaShard:
     number: int
     bucket: Bucket
     of: int
+    state: ClassVar = "manifest"
 
     @property
     def prefix(self) -> str:
@@ -160,10 +161,6 @@ class ReplicaShard:
     @property
     def path(self) -> str:
         return f"{self.bucket.shown}/{self.prefix}"
-
-    @property
-    def state(self) -> str:
-        return "manifest"
 
     def may_hold(self, topics: Topics) -> bool:
         """A topic is in the shard that its name says. So the log of another shard need not be read."""

@@ -10,10 +10,11 @@ Records are left out in three ways, cheapest first:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any, Protocol
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,10 @@ from pyspark_topics import frames
 from pyspark_topics.arrays import number, numbers, texts
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
-from pyspark_topics.headers import headers
-from pyspark_topics.segment import Entry, last_ts
+from pyspark_topics.logfile import LogFile
+from pyspark_topics.members import headers
+from pyspark_topics.offsets import Gap
+from pyspark_topics.segment import Entry, Segment
 from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
@@ -64,7 +67,7 @@ class Rows:
 
     def __contains__(self, head: Head) -> bool:
         """Whether the frame may have such rows, by its header alone."""
-        return self.may_be_in(Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head)))
+        return self.may_be_in(Entry.of(head))
 
     def flags(self, view: memoryview, records: Records) -> bytes:
         """A byte per record of the frame, `DELETED` for excluded ones. Does not include deletions by tag."""
@@ -93,55 +96,93 @@ def below(times: Any, oldest_ms: int) -> int:
     return pc.sum(pc.less(times, number(oldest_ms))).as_py() or 0
 
 
-@dataclass(slots=True)
-class Counters:
-    """Numbers of items that a read examined or skipped, for tests and the log."""
-
-    shards_skipped: int = 0
-    files_skipped: int = 0
-    batches_read: int = 0
-    batches_skipped: int = 0
-    batches_damaged: int = 0
-    records_withheld: int = 0
-    """Records read but not returned to Spark, because of a pushed filter."""
+Source = LogFile | Segment
+"""Open file of frames."""
 
 
-@dataclass(slots=True)
-class Pick:
-    """Predicate for batches that may have wanted rows; counts the others as skipped."""
+class Group:
+    """Frames to be joined, `found`, and for each of them the flags of its records."""
 
-    wanted: Rows
-    counters: Counters
+    def __init__(self, found: list[Records], flags: list[bytes]) -> None:
+        self.found = found
+        self._flags = flags
+        self._counts = [records.head.count for records in found]
+        self._ends: list[int] = [*accumulate(self._counts)]
+        self._columns: dict[int, Any] = {}
 
-    def __call__(self, entry: Entry) -> bool:
-        may = self.wanted.may_be_in(entry)
-        self.counters.batches_skipped += not may
-        return may
+    def __len__(self) -> int:
+        """The number of records."""
+        return self._ends[-1]
 
+    @cached_property
+    def seqs(self) -> Any:
+        """The seqs of all records, as an int64 array."""
+        frames = zip(self.found, self._ends, self._counts, strict=True)
+        base = [records.head.first_seq - end + count for records, end, count in frames]
+        return pc.add(self.spread(numbers(base)), _iota(len(self)))
 
-class Source(Protocol):
-    """Open file of frames."""
+    def times(self) -> Any:
+        """The times of all records."""
+        if any(records.times is not None for records in self.found):
+            times = pa.concat_arrays(
+                [
+                    pa.repeat(number(records.head.ts_ms), count) if records.times is None else records.times
+                    for records, count in zip(self.found, self._counts, strict=True)
+                ]
+            )
+        else:
+            times = self.spread(numbers(records.head.ts_ms for records in self.found))
+        return times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
-    buffer: Any
-    view: memoryview
-    fail: bool
+    def column(self, place: int) -> Any:
+        """A column of all frames as one binary array, null where a frame has none. It is joined once."""
+        if place not in self._columns:
+            self._columns[place] = self._joined([records.column(place) for records in self.found])
+        return self._columns[place]
 
-    def head(self, entry: Entry) -> Head:
-        """The header of a batch. Raises `FrameError`, `UnknownFormat`."""
+    def _joined(self, arrays: list[Any]) -> Any:
+        if all(len(array) == 1 for array in arrays):
+            return self.spread(pa.concat_arrays(arrays))
+        if len(arrays) == 1:
+            return arrays[0]
+        counted = zip(arrays, self._counts, strict=True)
+        return pa.concat_arrays([pa.repeat(array[0], count) if len(array) == 1 else array for array, count in counted])
 
-    def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """Return if the frames may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
+    def spread(self, values: Any) -> Any:
+        """Repeat each value as often as its frame has records."""
+        if len(self._ends) == len(self):
+            return values
+        if len(self._ends) == 1:
+            return pa.repeat(values[0], len(self))
+        children = [numbers(self._ends, pa.int32()), values]
+        runs = pa.RunEndEncodedArray.from_buffers(
+            pa.run_end_encoded(pa.int32(), values.type), len(self), [None], children=children
+        )
+        return pc.run_end_decode(runs)
 
-
-Group = tuple[list[Records], list[bytes]]
-"""Frames and, for each of them, the flags of its records."""
+    def live(self, deletions: Mapping[int, Deletions]) -> Any:
+        """Boolean array, true for live records; None if all are live. `deletions` are by topic id."""
+        kept: Any = None
+        marks = b"".join(self._flags)
+        if DELETED in marks:
+            marked = pa.Array.from_buffers(pa.uint8(), len(marks), [None, pa.py_buffer(marks)])
+            kept = pc.not_equal(marked, number(DELETED, pa.uint8()))
+        idents = {records.head.topic_id for records in self.found}
+        for ident in idents:
+            if not deletions[ident]:
+                continue
+            left = pc.invert(deletions[ident].dead(self.column(1), self.seqs))
+            if len(idents) > 1:
+                topics = self.spread(numbers((records.head.topic_id for records in self.found), pa.uint64()))
+                left = pc.or_(left, pc.not_equal(topics, number(ident, pa.uint64())))
+            kept = left if kept is None else pc.and_(kept, left)
+        return kept
 
 
 def groups(
     source: Source,
     heads: Iterable[Head],
     rows: Mapping[int, Rows],
-    counters: Counters | None = None,
     max_rows: int = BATCH_ROWS,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[Group]:
@@ -149,77 +190,60 @@ def groups(
 
     Raises `CorruptFile`, unless this source skips damage.
     """
-    counters = counters or Counters()
     group: list[Records] = []
     flags: list[bytes] = []
     count = size = 0
     for head in heads:
         wanted = rows.get(head.topic_id) if head.kind == frames.BATCH else None
         if wanted is None or head not in wanted:
-            counters.batches_skipped += head.kind == frames.BATCH
             continue
         try:
             frames.verify(source.view, head)
             records = Records(source.buffer, source.view, head)
         except frames.FrameError as error:
             source.ends_at(head.offset, head.frame_no, error)
-            counters.batches_damaged += 1
             if source.fail:
                 break
             continue
-        counters.batches_read += 1
         marks = wanted.flags(source.view, records)
         if marks.count(DELETED) == head.count:
             continue
         if group and (count + head.count > max_rows or size + head.length > max_bytes):
-            yield group, flags
+            yield Group(group, flags)
             group, flags, count, size = [], [], 0, 0
         group.append(records)
         flags.append(marks)
         count += head.count
         size += head.length
     if group:
-        yield group, flags
+        yield Group(group, flags)
 
 
-def batch(
-    group: Group,
-    rows: Mapping[int, Rows],
-    shard: int,
-    schema: Any,
-    where: Where | None = None,
-    counters: Counters | None = None,
-) -> Any:
+def batch(group: Group, rows: Mapping[int, Rows], shard: int, schema: Any, where: Where) -> Any:
     """A group of frames as one `pa.RecordBatch` with the columns of `schema`, without records that are deleted or not
     in `where`.
 
     A single frame is wrapped without a copy; several are joined with one copy per column. `shard` becomes `partition`.
     Columns that are not in `schema` are not read.
     """
-    found, _ = group
-    counts, ends = extent(found)
-    total = ends[-1]
-    binary = cache(partial(column, found, ends))
-    seqs = cache(partial(sequence, found, counts, ends))
+    total = len(group)
     columns: dict[str, Callable[[], Any]] = {
-        "key": lambda: binary(1),
-        "value": lambda: binary(0),
-        "topic": lambda: _spread(texts([rows[r.head.topic_id].name.encode() for r in found], pa.string()), ends),
+        "key": lambda: group.column(1),
+        "value": lambda: group.column(0),
+        "topic": lambda: group.spread(texts([rows[r.head.topic_id].name.encode() for r in group.found], pa.string())),
         "partition": lambda: pa.repeat(number(shard, pa.int32()), total),
-        "offset": seqs,
-        "timestamp": lambda: _times(found, counts, ends),
+        "offset": lambda: group.seqs,
+        "timestamp": group.times,
         "timestampType": lambda: pa.repeat(number(LOG_APPEND_TIME, pa.int32()), total),
-        "node": lambda: binary(2).view(pa.string()),
-        "tag": lambda: binary(1).view(pa.string()),
-        "headers": lambda: headers(binary(3)),
+        "node": lambda: group.column(2).view(pa.string()),
+        "tag": lambda: group.column(1).view(pa.string()),
+        "headers": lambda: headers(group.column(3)),
         "gap_to": lambda: pa.nulls(total, pa.int64()),
         "gap_reason": lambda: pa.nulls(total, pa.string()),
-        "meta": lambda: binary(3),
+        "meta": lambda: group.column(3),
     }
-    kept = live(group, ends, lambda: binary(1), seqs, {ident: about.deletions for ident, about in rows.items()})
-    if where is not None and (mask := where.mask(lambda: binary(1), lambda: binary(2))) is not None:
-        if counters is not None:
-            counters.records_withheld += total - (pc.sum(mask).as_py() or 0)
+    kept = group.live({ident: about.deletions for ident, about in rows.items()})
+    if (mask := where.mask(partial(group.column, 1), partial(group.column, 2))) is not None:
         kept = mask if kept is None else pc.and_(kept, mask)
     if kept is not None and not pc.any(kept).as_py():
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
@@ -227,87 +251,18 @@ def batch(
     return made if kept is None else made.filter(kept)
 
 
-def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:
-    if any(records.times is not None for records in found):
-        times = pa.concat_arrays(
-            [
-                pa.repeat(number(records.head.ts_ms), count) if records.times is None else records.times
-                for records, count in zip(found, counts, strict=True)
-            ]
-        )
-    else:
-        times = _spread(numbers(records.head.ts_ms for records in found), ends)
-    return times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
-
-
-def live(
-    group: Group,
-    ends: list[int],
-    tags: Callable[[], Any],
-    seqs: Callable[[], Any],
-    deletions: Mapping[int, Deletions],
-) -> Any:
-    """Boolean array, true for live records; None if all are live. `tags` and `seqs` are called only if there are
-    deletions."""
-    found, flags = group
-    kept: Any = None
-    marks = b"".join(flags)
-    if DELETED in marks:
-        marked = pa.Array.from_buffers(pa.uint8(), len(marks), [None, pa.py_buffer(marks)])
-        kept = pc.not_equal(marked, number(DELETED, pa.uint8()))
-    idents = {records.head.topic_id for records in found}
-    for ident in idents:
-        if not deletions[ident]:
-            continue
-        left = pc.invert(deletions[ident].dead(tags(), seqs()))
-        if len(idents) > 1:
-            topics = _spread(numbers((records.head.topic_id for records in found), pa.uint64()), ends)
-            left = pc.or_(left, pc.not_equal(topics, number(ident, pa.uint64())))
-        kept = left if kept is None else pc.and_(kept, left)
-    return kept
-
-
-def extent(found: list[Records]) -> tuple[list[int], list[int]]:
-    """The number of records of each frame, and its running total."""
-    counts = [records.head.count for records in found]
-    ends: list[int] = []
-    total = 0
-    for count in counts:
-        total += count
-        ends.append(total)
-    return counts, ends
-
-
-def sequence(found: list[Records], counts: list[int], ends: list[int]) -> Any:
-    """The seqs of all records, as an int64 array."""
-    base = [records.head.first_seq - end + count for records, end, count in zip(found, ends, counts, strict=True)]
-    return pc.add(_spread(numbers(base), ends), _iota(ends[-1]))
-
-
-def column(found: list[Records], ends: list[int], place: int) -> Any:
-    """A column of all frames as one binary array, null where a frame has none."""
-    arrays = [records.column(place) for records in found]
-    if all(len(array) == 1 for array in arrays):
-        return _spread(pa.concat_arrays(arrays), ends)
-    if len(arrays) == 1:
-        return arrays[0]
-    counts = [records.head.count for records in found]
-    return pa.concat_arrays(
-        [pa.repeat(array[0], count) if len(array) == 1 else array for array, count in zip(arrays, counts, strict=True)]
-    )
-
-
-def _spread(values: Any, ends: list[int]) -> Any:
-    """Repeat each value as often as its frame has records."""
-    if len(ends) == ends[-1]:
-        return values
-    if len(ends) == 1:
-        return pa.repeat(values[0], ends[0])
-    children = [numbers(ends, pa.int32()), values]
-    runs = pa.RunEndEncodedArray.from_buffers(
-        pa.run_end_encoded(pa.int32(), values.type), ends[-1], [None], children=children
-    )
-    return pc.run_end_decode(runs)
+def loss_rows(lost: Sequence[tuple[int | None, Gap]], schema: Any) -> Any:
+    """Rows that report lost records, each of a shard if that is known, as one `pa.RecordBatch`. Other columns are
+    null."""
+    columns = {
+        "topic": [gap.topic for _, gap in lost],
+        "partition": [shard for shard, _ in lost],
+        "offset": [gap.first for _, gap in lost],
+        "gap_to": [gap.last for _, gap in lost],
+        "gap_reason": [gap.reason for _, gap in lost],
+    }
+    arrays = [pa.array(columns.get(field.name, [None] * len(lost)), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 _counted = numbers(range(1))

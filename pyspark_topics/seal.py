@@ -15,7 +15,6 @@ import hmac
 import struct
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark_topics.errors import CorruptFile, NotADataDirectory
 from pyspark_topics.options import BadOption
@@ -34,14 +33,6 @@ ENCRYPTED_REMEDY = (
 
 class Unsealed(CorruptFile):
     """The object has not the seal that the key gives it."""
-
-
-class Content(NamedTuple):
-    """An object's content, with what chains it to others."""
-
-    data: bytes
-    previous: bytes
-    mac: bytes
 
 
 def clear(raw: bytes, shown: str) -> bytes:
@@ -67,8 +58,9 @@ def read_key(path: str) -> bytes:
     return key
 
 
-def opened(key: bytes, name: str, raw: bytes, shown: str) -> Content:
-    """The content of an object, whose seal is checked. Raises `Unsealed`, `NotADataDirectory`."""
+def opened(key: bytes, name: str, raw: bytes, shown: str) -> tuple[bytes, bytes, bytes]:
+    """The content of an object, whose seal is checked, and `mac` of the part before and of this one. Raises `Unsealed`,
+    `NotADataDirectory`."""
     if not raw[-SIZE:].startswith(MAGIC) or len(raw) < SIZE:
         raise Unsealed(
             f"{shown} has no seal: it was made without a key, or replaced by a stranger. If the whole bucket has none, "
@@ -89,7 +81,7 @@ def opened(key: bytes, name: str, raw: bytes, shown: str) -> Content:
         data = _decrypted(key, label, previous, mac, content, shown)
     if data is None:
         raise Unsealed(f"{shown} was changed, or was under another name: its seal does not match")
-    return Content(data, previous, mac)
+    return data, previous, mac
 
 
 def _decrypted(key: bytes, label: bytes, previous: bytes, mac: bytes, content: memoryview, shown: str) -> bytes | None:

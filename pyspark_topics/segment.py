@@ -36,10 +36,11 @@ class Entry:
     first_ts: int
     last_ts: int | None
 
-    @property
-    def header(self) -> tuple[int, int, int, int]:
-        """The fields that the frame's header has too."""
-        return self.first_seq, self.length, self.count, self.first_ts
+    @classmethod
+    def of(cls, head: frames.Head) -> Entry:
+        """The entry of a frame, as far as its header has it."""
+        last_ts = None if head.flags & frames.OWN_TIMES else head.ts_ms
+        return cls(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts)
 
 
 def data_name(topic_id: int, first_seq: int) -> str:
@@ -73,7 +74,7 @@ class Segment:
     def entries(self) -> list[Entry]:
         """All batches, in order, from the index if it is valid. Raises `CorruptFile`."""
         found = self._index()
-        return [_entry(head) for head in self.heads()] if found is None else found
+        return [*map(Entry.of, self.heads())] if found is None else found
 
     def heads(self, wanted: Callable[[Entry], bool] | None = None) -> Iterator[frames.Head]:
         """The headers of the `wanted` frames, in order. With a valid index, other frames are not read; without one, all
@@ -81,7 +82,7 @@ class Segment:
         entries = self._index()
         if entries is None:
             self.read()
-            return (head for head in self._walk() if wanted is None or wanted(_entry(head)))
+            return (head for head in self._walk() if wanted is None or wanted(Entry.of(head)))
         chosen = [entry for entry in entries if wanted is None or wanted(entry)]
         self._content.need((entry.offset, entry.length) for entry in chosen)
         return self._chosen(chosen)
@@ -94,7 +95,8 @@ class Segment:
         for entry in entries:
             try:
                 head = self._head(entry.offset)
-                if (head.first_seq, head.length, head.count, head.ts_ms) != entry.header:
+                said = entry.first_seq, entry.length, entry.count, entry.first_ts
+                if (head.first_seq, head.length, head.count, head.ts_ms) != said:
                     raise frames.FrameError("its header is not what the index says")
             except frames.FrameError as error:
                 self.ends_at(entry.offset, 0, error)
@@ -143,10 +145,9 @@ class Segment:
             except frames.FrameError as error:
                 self.ends_at(offset, 0, error)
                 # Reached only if damage is skipped: find the next complete frame.
-                while (offset := frames.find(self.view, offset + 1)) >= 0 and not frames.is_whole(self.view, offset):
-                    pass
-                if offset < 0:
+                if (whole := next(frames.whole_after(self.view, offset), None)) is None:
                     return
+                offset = whole.offset
                 continue
             yield head
             offset += head.length
@@ -157,12 +158,3 @@ class Segment:
         damage = CorruptFile(f"{self.file.at(offset)}{about}")
         damage.__cause__ = reason
         tell(damage, self.fail)
-
-
-def _entry(head: frames.Head) -> Entry:
-    return Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head))
-
-
-def last_ts(head: frames.Head) -> int | None:
-    """The time of a frame's last record, or None if the header does not have it."""
-    return None if head.flags & frames.OWN_TIMES else head.ts_ms

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from errno import EIO
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from weakref import finalize
 
 import pyarrow as pa
@@ -142,14 +142,8 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     path: str
-
-    @property
-    def remedy(self) -> str:
-        return ""
-
-    @property
-    def constant(self) -> bool:
-        return False
+    remedy: ClassVar = ""
+    constant: ClassVar = False
 
     def open(self, end: int | None, *, settled: bool) -> _Local:
         return (_Local if settled else _Whole)(self.path, end)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.offsets import Offsets, Position, Source
-from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, Topics, all_there
+from pyspark_topics.options import EARLIEST, LATEST, Bound, Options, Topics, all_there
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -86,49 +86,32 @@ class StreamReader(DataSourceStreamReader):
 def begin(source: Source, starting: Bound, topics: Topics) -> Offsets:
     """Offsets at which a new stream of `topics` begins. Raises `BadOption`."""
     source.reach()
-    latest = source.latest()
+    latest = dict(sorted(source.latest().items()))
     all_there(topics, latest)
     if starting.default == LATEST and not starting.seqs and not starting.times and starting.time_ms is None:
-        return dict(sorted(latest.items()))
+        return latest
     earliest = source.earliest()
-    times = {topic: ms for topic in latest if (ms := starting.time_of(topic)) is not None}
-    since = source.since(times) if times else {}
-    found = {}
-    for topic in sorted(latest):
-        first = earliest.get(topic, Position(1, latest[topic].epoch))
-        if topic in since:
-            found[topic] = since[topic]
-            continue
-        seq = starting.seq_of(topic)
-        if seq > latest[topic].seq:
-            raise BadOption(
-                f'option {starting.option} = {seq} for topic "{topic}": its last seq is {latest[topic].seq - 1}, so it '
-                f"is {latest[topic].seq} at most"
-            )
-        found[topic] = {EARLIEST: first, LATEST: latest[topic]}.get(seq, first._replace(seq=seq))
-    for topic in {*starting.seqs, *starting.times} - found.keys():
-        raise BadOption(f'option {starting.option} names the topic "{topic}", which does not exist')
-    return found
+    firsts = {topic: earliest.get(topic, Position(1, at.epoch)) for topic, at in latest.items()}
+    return _placed(source, starting, firsts, latest)
 
 
 def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
     """Offsets at which a batch read of the topics in `start` ends. Raises `BadOption`."""
     latest = {topic: at for topic, at in source.latest().items() if topic in start}
-    times = {topic: ms for topic in latest if (ms := ending.time_of(topic)) is not None}
-    until = source.since(times) if times else {}
+    found = _placed(source, ending, latest, latest)
+    # An end before the start means that there is nothing to read, not that the topic was recreated.
+    return {topic: at._replace(seq=max(at.seq, start[topic].seq)) for topic, at in found.items()}
+
+
+def _placed(source: Source, bound: Bound, firsts: Offsets, latest: Offsets) -> Offsets:
+    """Where a bound is in each topic of `latest`. `firsts` has the earliest positions, and the epochs of seqs."""
+    times = {topic: ms for topic in latest if (ms := bound.time_of(topic)) is not None}
+    since = source.since(times) if times else {}
     found = {}
     for topic, last in latest.items():
-        seq = ending.seq_of(topic)
-        if seq > last.seq:
-            raise BadOption(
-                f'option {ending.option} = {seq} for topic "{topic}": its last seq is {last.seq - 1}, so it is '
-                f"{last.seq} at most"
-            )
-        found[topic] = until.get(topic) or (last if seq == LATEST else last._replace(seq=seq))
-        # An end before the start means that there is nothing to read, not that the topic was recreated.
-        found[topic] = found[topic]._replace(seq=max(found[topic].seq, start[topic].seq))
-    for topic in {*ending.seqs, *ending.times} - found.keys():
-        raise BadOption(f'option {ending.option} names the topic "{topic}", which does not exist')
+        first, seq = firsts[topic], bound.seq_of(topic, last.seq)
+        found[topic] = since.get(topic) or {EARLIEST: first, LATEST: last}.get(seq, first._replace(seq=seq))
+    bound.all_there(found)
     return found
 
 

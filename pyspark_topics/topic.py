@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,13 +31,13 @@ from pyspark_topics.frames import FrameError, Head, Records
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
 from pyspark_topics.rows import Rows
-from pyspark_topics.segment import Entry, Segment, data_name, last_ts
+from pyspark_topics.segment import Entry, Segment, data_name
 from pyspark_topics.snapshot import Snapshot
 from pyspark_topics.storage import File, Kept
+from pyspark_topics.where import MAX_I64
 
 RECORD_OVERHEAD = 16
 """Bytes that the server counts for each record besides its data, tag, node and meta."""
-MAX_I64 = 2**63 - 1
 _sizes = Kept(64 << 20)
 """Seqs, tags and sizes of segments whose files are constant: a stream plans often, and caps need them each time."""
 
@@ -228,16 +228,13 @@ class Topic:
     def _sizes(self, source: rows.Source, heads: Iterable[Head], low: int) -> Iterable[Any]:
         wanted = {self.ident: Rows(self.name, low, self.head, flagged=self.flagged)}
         # Small frames are joined; frames of ordinary size are handled one by one, so that their payload is not copied.
-        for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
-            found, _ = group
-            counts, ends = rows.extent(found)
+        for group in rows.groups(source, heads, wanted, 1000, 256 << 10):
             size: Any = number(RECORD_OVERHEAD)
-            columns = [rows.column(found, ends, place) for place in range(4)]
+            columns = [group.column(place) for place in range(4)]
             for column in columns:
                 size = pc.add(size, pc.fill_null(pc.binary_length(column), number(0, pa.int32())))
-            seqs = cache(partial(rows.sequence, found, counts, ends))
-            part = pa.RecordBatch.from_arrays([seqs(), columns[1], size], ["seq", "tag", "size"])
-            live = rows.live(group, ends, lambda: None, seqs, {self.ident: Deletions()})
+            part = pa.RecordBatch.from_arrays([group.seqs, columns[1], size], ["seq", "tag", "size"])
+            live = group.live({self.ident: Deletions()})
             yield part if live is None else part.filter(live)
 
     def file(self, stored: Stored) -> File:
@@ -262,7 +259,7 @@ class Topic:
                 for offset in offsets:
                     head = Head(log.view, offset)
                     if head.first_seq <= high and head.first_seq + head.count > low:
-                        yield log, Entry(head.first_seq, offset, head.length, head.count, head.ts_ms, last_ts(head))
+                        yield log, Entry.of(head)
 
     def first_since(self, ms: int) -> int:
         """The first seq from `floor` on whose record was written at `ms` (since 1970) or later; else `head` + 1."""
@@ -289,10 +286,8 @@ class Topic:
         lost = 0
         for source, entry in self.batches(self.floor, floor - 1):
             for group in rows.groups(source, [source.head(entry)], wanted):
-                counts, ends = rows.extent(group[0])
-                seqs = cache(partial(rows.sequence, group[0], counts, ends))
-                live = rows.live(group, ends, partial(rows.column, group[0], ends, 1), seqs, deletions)
-                last = pc.max(seqs() if live is None else seqs().filter(live)).as_py()
+                live = group.live(deletions)
+                last = pc.max(group.seqs if live is None else group.seqs.filter(live)).as_py()
                 lost = max(lost, last or 0)
         if lost:
             self.losses.add(lost, "ttl")

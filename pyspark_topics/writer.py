@@ -157,7 +157,7 @@ class Plan:
         key = f"{name}/{hashlib.blake2b(joined, digest_size=16).hexdigest()}"
         body = b'{"idempotency_key":%s,%s"records":[%s]}' % (_json(key), self.extra, joined.to_pybytes())
         try:
-            answer = client.append(topic, body)
+            count, repeated = client.append(topic, body)
         except ServiceError as error:
             if not error.too_large or len(records) == 1:
                 raise
@@ -166,11 +166,10 @@ class Plan:
             self._append(client, topic, records[:half], name + ".0", done)
             self._append(client, topic, records[half:], name + ".1", done)
             return
-        count = answer.last_seq - answer.first_seq + 1
         if count != len(records):
             raise ServiceError(f'topic "{topic}": {len(records)} records were sent under key {key}, {count} are there')
         done.records += count
-        done.repeated += count if answer.deduped else 0
+        done.repeated += count if repeated else 0
 
     # From rows to records
 
@@ -376,13 +375,11 @@ def _check(texts: Any, name: str) -> None:
         try:
             _parse(text)
         except (ValueError, RecursionError) as error:
+            also = (
+                ", or write it as a JSON string by the option valueFormat=string" if name in ("value", "data") else ""
+            )
             raise CannotWrite(
-                f"column {name}: {text[:100]!r} is not JSON: {error}. Make it so, as to_json(struct(…)) does"
-                + (
-                    ", or write it as a JSON string by the option valueFormat=string"
-                    if name in ("value", "data")
-                    else ""
-                )
+                f"column {name}: {text[:100]!r} is not JSON: {error}. Make it so, as to_json(struct(…)) does{also}"
             ) from error
 
 
@@ -409,7 +406,9 @@ class Writer(DataSourceArrowWriter):
         self._plan.finish(messages)
 
 
-class _StreamWrite:
+class StreamWriter(_ARROW_STREAMS or datasource.DataSourceStreamWriter):  # type: ignore[misc]
+    """Sink of a stream. Each batch is written once, in all its attempts together."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._plan = Plan.of(options, schema)
         self._schema = schema
@@ -428,10 +427,6 @@ class _StreamWrite:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._plan.finish(messages)
-
-
-class StreamWriter(_StreamWrite, _ARROW_STREAMS or datasource.DataSourceStreamWriter):  # type: ignore[misc]
-    """Sink of a stream. Each batch is written once, in all its attempts together."""
 
 
 def _task() -> Any:

@@ -18,8 +18,9 @@ vanish because of a checkpoint are looked up again through the newest catalog.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ from pyspark_topics.xxh3 import digest
 
 TRIES = 4
 """How often vanished files are looked up again."""
-_ENTRY = struct.Struct("<QQIIqqqII")
-_CHECKSUM = struct.Struct("<Q")
-assert _ENTRY.size + _CHECKSUM.size == 64
+_ENTRY = struct.Struct("<QQIIqqqIIQ")
+assert _ENTRY.size == 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ class Unit:
     """File that one task checks. A segment has a topic; a log file has frame numbers."""
 
     path: str
-    shard: int
     topic_id: int = 0
     topic: str = ""
     size: int = 0
@@ -112,7 +111,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     except CorruptFile as error:
         return [], [Finding("error", "checksum", str(shard.path), "", str(error))]
     found = [
-        Unit(str(shard.base(cold) / data_name(topic["id"], first)), shard.number, topic["id"], topic["name"], size)
+        Unit(str(shard.base(cold) / data_name(topic["id"], first)), topic["id"], topic["name"], size)
         for topic in newest.topics
         for first, size, _, _, cold in topic["segments"]
     ]
@@ -121,7 +120,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     for log, first, until in zip(logs, firsts, [*firsts[1:], None], strict=False):
         try:
             if log.stat().st_size:
-                found.append(Unit(str(log), shard.number, first=first, until=until))
+                found.append(Unit(str(log), first=first, until=until))
         except FileNotFoundError:
             pass
     return found, []
@@ -205,15 +204,15 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
         yield found("error", f"{len(raw) // 64} entries for {len(heads)} batches")
     for number, head in enumerate(heads[: len(raw) // 64]):
         entry = raw[64 * number : 64 * number + 64]
-        if digest(entry[:56]) != _CHECKSUM.unpack_from(entry, 56)[0]:
+        first, offset, length, count, first_ts, last_ts, _, flags_at, _, checksum = _ENTRY.unpack(entry)
+        if digest(entry[:56]) != checksum:
             yield found("error", f"entry {number}: its checksum is not right")
             continue
-        first, offset, length, count, first_ts, last_ts, _, flags_at, _ = _ENTRY.unpack_from(entry)
         times = frames.Records(file.buffer, file.view, head).times
         last = head.ts_ms if times is None or not head.count else times[head.count - 1].as_py()
         said = (first, offset, length, count, first_ts, last_ts, flags_at)
-        right: tuple[Any, ...] = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last)
-        right = (*right, frames.HEADER_BYTES + head.body_len + 8)
+        flags = frames.HEADER_BYTES + head.body_len + 8
+        right = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last, flags)
         if said != right:
             yield found("error", f"entry {number} says {said}, the frame at byte {head.offset} {right}")
 
@@ -268,82 +267,118 @@ def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
 def routers(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
     """Compare each router's destination with its source, for records that both have, up to the last checkpoint."""
     findings: list[Finding] = []
+    read = partial(_read, spark, path, cold, COLUMNS)
     for shard in shards(path, cold):
         try:
             newest = catalog.newest(shard.path)
         except (CorruptFile, FileNotFoundError):
             continue  # `files` reports it
         for topic in newest.topics:
-            lane = topic.get("routers")
-            for name, config, since, _, _ in lane["routers"] if lane else ():
-                findings += _router(spark, path, cold, topic["name"], lane, name, config, since)
+            lane = topic.get("routers") or {"routers": ()}
+            for name, config, since, _, _ in lane["routers"]:
+                router = Router(name, lane["source"], lane["epoch"], topic["name"], config, since, lane["cursor"])
+                findings += router.check(read(lane["source"]), read(topic["name"]))
     return findings
 
 
-def _router(
-    spark: Any, path: str, cold: str | None, dest: str, lane: Any, name: str, config: Any, since: int
-) -> Iterator[Finding]:
-    from pyspark.sql import functions as f
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router, which has copied the records of its source after seq `since`, up to seq `cursor`."""
 
-    place = f"router {name}: {lane['source']} -> {dest}"
-    source = _read(spark, path, cold, COLUMNS, lane["source"]).where(f.col("offset").between(since + 1, lane["cursor"]))
-    match = config.get("filter")
-    if match:
+    name: str
+    source: str
+    epoch: int
+    dest: str
+    config: Mapping[str, Any]
+    since: int
+    cursor: int
+
+    def check(self, source: Any, copies: Any) -> Iterator[Finding]:
+        """Compare `copies`, the records of the destination, with those of the source."""
+        from pyspark.sql import functions as f
+
+        source = self._wanted(source)
+        low, high, count = copies.agg(f.min("offset"), f.max("offset"), f.count("*")).first()
+        whole = bool(count) and low == 1 and high == count
+        if self.config["guarantee"] == "exactly_once":
+            yield from self._check_marked(source, self._marked(copies), whole)
+        elif missing := self._uncopied(source, copies):
+            yield self._missing(missing, whole)
+
+    @property
+    def _same(self) -> list[str]:
+        """Columns that a copy has from its source."""
+        return ["value", *(name for name in ("tag", "node") if self.config[f"preserve_{name}"])]
+
+    def _wanted(self, source: Any) -> Any:
+        """The records to copy."""
+        from pyspark.sql import functions as f
+
+        source = source.where(f.col("offset").between(self.since + 1, self.cursor))
+        match = self.config.get("filter")
+        if not match:
+            return source
         _, operator, pattern = match if isinstance(match, list | tuple) else ("tag", "Eq", match)
         tag = f.col("tag")
-        source = source.where(
-            tag.startswith(pattern.removesuffix("*")) if operator == "Glob" else tag == f.lit(pattern)
+        return source.where(tag.startswith(pattern.removesuffix("*")) if operator == "Glob" else tag == f.lit(pattern))
+
+    def _marked(self, copies: Any) -> Any:
+        """The copies that this router marked with the `seq` of their source."""
+        from pyspark.sql import functions as f
+
+        form = "_topics_router struct<router: string, source: string, epoch: long, seq: long>"
+        return (
+            copies.withColumn("stamp", f.from_json(f.col("meta").cast("string"), form)["_topics_router"])
+            # An epoch is unique in the source's shard only, and the router may have had another source.
+            .where((f.col("stamp.router") == self.name) & (f.col("stamp.source") == self.source))
+            .where(f.col("stamp.epoch") == self.epoch)
+            .withColumn("seq", f.col("stamp.seq"))
+            .where(f.col("seq") <= self.cursor)
         )
-    copies = _read(spark, path, cold, COLUMNS, dest)
-    same = ["value", *(["tag"] if config["preserve_tag"] else []), *(["node"] if config["preserve_node"] else [])]
-    low, high, count = copies.agg(f.min("offset"), f.max("offset"), f.count("*")).first()
-    whole = bool(count) and low == 1 and high == count
-    if config["guarantee"] != "exactly_once":
-        if missing := _uncopied(source, copies, same):
-            yield _missing(place, dest, missing, whole)
-        return
-    form = "_topics_router struct<router: string, source: string, epoch: long, seq: long>"
-    marked = (
-        copies.withColumn("stamp", f.from_json(f.col("meta").cast("string"), form)["_topics_router"])
-        # An epoch is unique in the source's shard only, and the router may have had another source.
-        .where((f.col("stamp.router") == name) & (f.col("stamp.source") == lane["source"]))
-        .where(f.col("stamp.epoch") == lane["epoch"])
-        .withColumn("seq", f.col("stamp.seq"))
-        .where(f.col("seq") <= lane["cursor"])
-    )
-    repeated, first = marked.groupBy("seq").count().where("count > 1").agg(f.count("*"), f.min("seq")).first()
-    if repeated:
-        yield Finding(
-            "error", "routers", place, dest, f"{repeated} records were copied more than once, seq {first} first"
-        )
-    joined = source.alias("s").join(marked.alias("d"), f.col("s.offset") == f.col("d.seq"), "left")
-    differs = f.lit(False)
-    for column in same:
-        differs = differs | ~f.col(f"s.{column}").eqNullSafe(f.col(f"d.{column}"))
-    lowest = marked.agg(f.min("seq")).first()[0] or since + 1
-    copied = f.col("d.seq").isNotNull()
-    missing, altered, example = joined.agg(
-        f.count(f.when(~copied & (f.col("s.offset") >= lowest), 1)),
-        f.count(f.when(copied & differs, 1)),
-        f.min(f.when(copied & differs, f.col("s.offset"))),
-    ).first()
-    if missing:
-        yield _missing(place, dest, missing, whole)
-    if altered:
-        yield Finding("error", "routers", place, dest, f"{altered} copies are not as their source, seq {example} first")
-    if disorder := _late(marked):
-        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
 
+    def _check_marked(self, source: Any, marked: Any, whole: bool) -> Iterator[Finding]:
+        from pyspark.sql import functions as f
 
-def _uncopied(source: Any, copies: Any, same: list[str]) -> int:
-    """Copies that carry no mark of their source may be there twice: each must be there as often as in the source."""
-    from pyspark.sql import functions as f
+        repeated, first = marked.groupBy("seq").count().where("count > 1").agg(f.count("*"), f.min("seq")).first()
+        if repeated:
+            yield self._found("error", f"{repeated} records were copied more than once, seq {first} first")
+        joined = source.alias("s").join(marked.alias("d"), f.col("s.offset") == f.col("d.seq"), "left")
+        differs = f.lit(False)
+        for column in self._same:
+            differs = differs | ~f.col(f"s.{column}").eqNullSafe(f.col(f"d.{column}"))
+        lowest = marked.agg(f.min("seq")).first()[0] or self.since + 1
+        copied = f.col("d.seq").isNotNull()
+        missing, altered, example = joined.agg(
+            f.count(f.when(~copied & (f.col("s.offset") >= lowest), 1)),
+            f.count(f.when(copied & differs, 1)),
+            f.min(f.when(copied & differs, f.col("s.offset"))),
+        ).first()
+        if missing:
+            yield self._missing(missing, whole)
+        if altered:
+            yield self._found("error", f"{altered} copies are not as their source, seq {example} first")
+        if disorder := _late(marked):
+            yield self._found("error", f"{disorder} copies stand before one of an earlier record")
 
-    wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
-    there = copies.groupBy(*same).agg(f.count("*").alias("there"))
-    condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
-    joined = wanted.alias("w").join(there.alias("t"), condition, "left")
-    return int(joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0] or 0)
+    def _uncopied(self, source: Any, copies: Any) -> int:
+        """Copies that carry no mark of their source may be there twice: each must be there as often as in the
+        source."""
+        from pyspark.sql import functions as f
+
+        wanted = source.groupBy(*self._same).agg(f.count("*").alias("wanted"))
+        there = copies.groupBy(*self._same).agg(f.count("*").alias("there"))
+        condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in self._same]
+        joined = wanted.alias("w").join(there.alias("t"), condition, "left")
+        lacking = f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0))
+        return int(joined.agg(f.sum(lacking)).first()[0] or 0)
+
+    def _missing(self, count: int, whole: bool) -> Finding:
+        if whole:
+            return self._found("error", f"{count} copies are missing, and nothing was deleted there")
+        return self._found("note", f"{count} copies are missing; records there are deleted or expired")
+
+    def _found(self, severity: str, text: str) -> Finding:
+        return Finding(severity, "routers", f"router {self.name}: {self.source} -> {self.dest}", self.dest, text)
 
 
 def _late(marked: Any) -> int:
@@ -353,12 +388,6 @@ def _late(marked: Any) -> int:
 
     before = f.lag("seq").over(Window.partitionBy("topic").orderBy("offset"))
     return int(marked.select((f.col("seq") < before).alias("late")).where("late").count())
-
-
-def _missing(place: str, dest: str, count: int, whole: bool) -> Finding:
-    if whole:
-        return Finding("error", "routers", place, dest, f"{count} copies are missing, and nothing was deleted there")
-    return Finding("note", "routers", place, dest, f"{count} copies are missing; records there are deleted or expired")
 
 
 def _read(spark: Any, path: str, cold: str | None, columns: str, topic: str = "") -> Any:

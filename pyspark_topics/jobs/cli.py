@@ -10,13 +10,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pyspark_topics.jobs.session import session
-from pyspark_topics.lake.layout import DELTA, ICEBERG
+from pyspark_topics.lake.layout import DELTA, ICEBERG, LENIENT, ONE, PER_TOPIC, About, LakeError
 from pyspark_topics.visible import visible
 
 _ERROR = re.compile(r"[A-Za-z_][\w.$]*(?:Error|Exception): ")
@@ -211,7 +211,6 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
     from pyspark_topics.lake import typed
-    from pyspark_topics.lake.layout import LENIENT, ONE, PER_TOPIC, About
     from pyspark_topics.sources import positions
 
     options = {**_options(given), **LENIENT}
@@ -236,7 +235,7 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
         tables=given.format,
     )
     wanted = typed.evolved(wanted, lake.schema(spark, given.schema) if given.schema else [], strict=True)
-    settings = lake.Settings(given.once, given.every, given.max_records, given.compact_to, given.vacuum_after)
+    settings = lake.Settings(given.max_records, given.compact_to, given.vacuum_after, given.once, given.every)
     return lake.run(spark, positions(options), options, Store(spark, given.to), wanted, settings)
 
 
@@ -257,7 +256,7 @@ def _replay(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
-    from pyspark_topics.jobs import picture, report
+    from pyspark_topics.jobs import report
 
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
@@ -275,7 +274,7 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     sys.stdout.write(report.table(rows))
     if given.svg:
         title = f"Records by {', '.join(by)}: {given.archive or given.path or given.url}"
-        Path(given.svg).write_text(picture.svg(rows, by, title))
+        Path(given.svg).write_text(report.svg(rows, by, title))
     return {"groups": len(rows), "records": sum(row["records"] for row in rows)}
 
 
@@ -310,9 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     settings = dict(setting.partition("=")[::2] for setting in [*given.conf, *given.more_conf])
-    run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
     from pyspark_topics.client import Endpoint, ServiceError
-    from pyspark_topics.lake.layout import LakeError
 
     try:
         if given.job == "lake":
@@ -325,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     failed = ""
     try:
-        done = run(spark, given)
+        done: dict[str, Any] = given.run(spark, given)
     except Exception as error:
         if os.environ.get("TOPICS_SPARK_TRACEBACK"):
             raise

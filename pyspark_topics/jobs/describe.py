@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark_topics.visible import visible
+from pyspark_topics.lake.layout import ddl
+from pyspark_topics.visible import aligned, visible
 
 EXAMPLE = 60
 """Characters of an example."""
@@ -72,7 +73,7 @@ def run(frame: Any) -> dict[str, Any]:
     return {
         "records": records,
         "other": records - objects,
-        "ddl": ddl(described),
+        "ddl": ddl({each.name: each.ddl for each in described}),
         "fields": [asdict(each) for each in described],
     }
 
@@ -106,25 +107,14 @@ def joined(types: Iterable[str]) -> str:
     return met.pop() if len(met) == 1 and met <= {_WHOLE, _REAL, "boolean"} else "string"
 
 
-def ddl(described: Sequence[Field]) -> str:
-    return ", ".join(f"`{each.name.replace('`', '``')}` {each.ddl}" for each in described)
-
-
 def table(done: Mapping[str, Any]) -> str:
     """A summary as a text table, with the DDL below."""
     rows = [("field", "type", "missing", "null", "types met", "example")]
     for each in done["fields"]:
         met = ", ".join(f"{kind} {count}" for kind, count in each["types"].items())
         rows.append((each["name"], each["ddl"], str(each["missing"]), str(each["nulls"]), met, each["example"]))
-    cells = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in cells) for place in range(5)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in cells
-    ]
     other = f", {done['other']} of them no objects" if done["other"] else ""
-    return (
-        "\n".join(line.rstrip() for line in lines) + f"\n\n{done['records']} records{other}\n\n{visible(done['ddl'])}\n"
-    )
+    return f"{aligned(rows)}\n{done['records']} records{other}\n\n{visible(done['ddl'])}\n"
 
 
 def printed(done: Mapping[str, Any], form: str) -> str:

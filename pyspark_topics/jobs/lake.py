@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,7 @@ from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import checkpoint, formats, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
-from pyspark_topics.lake.layout import (
-    ABOUT,
-    EVENTS,
-    GAPS,
-    ONE,
-    PER_TOPIC,
-    About,
-    LakeError,
-    Mark,
-    not_behind,
-    same_service,
-)
+from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, About, LakeError, Mark
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
@@ -59,16 +48,9 @@ LONGEST_NAME = 255 - len("topic=")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a run works, unlike `About`, which says what the tables are."""
-
+class Settings(layout.Settings):
     once: bool = False
     every_s: float = 10.0
-    max_records: int = 1_000_000
-    compact_to: int = 128 << 20
-    """Bytes; 0: no compaction."""
-    vacuum_after: float | None = None
-    """Hours; None: no vacuum."""
 
 
 def run(
@@ -85,8 +67,8 @@ def run(
     at = position(store, sink, about)
     latest = source.latest()
     all_there(parse(options, streaming=True).topics, {**latest, **at.positions})
-    same_service(store.root, at.positions, latest)
-    not_behind(store.root, at.positions, latest)
+    layout.same_service(store.root, at.positions, latest)
+    layout.not_behind(store.root, at.positions, latest)
     found = checkpoint.find(store, at) or checkpoint.begin(
         store, at, at.positions if at.version else dict(sorted(source.earliest().items()))
     )
@@ -151,13 +133,7 @@ def schema(spark: Any, given: str) -> list[tuple[str, str]]:
 
 def position(store: Store, sink: Sink, about: About) -> Mark:
     """Up to where the tables of rows go together. Raises `LakeError` if something else wrote to one."""
-    if about.form == ONE:
-        return sink.at(EVENTS).mark
-    marks = [sink.at(f"{layout.TOPICS}/{name}").mark for name in store.list(layout.TOPICS)]
-    return Mark(
-        max((mark.version for mark in marks), default=0),
-        {topic: at for mark in marks for topic, at in mark.positions.items()},
-    )
+    return layout.together([sink.at(name).mark for name in layout.tables(store, about.form)])
 
 
 def explained(lake: str, error: Exception) -> Exception:
@@ -239,7 +215,7 @@ class Batches:
             self.sink.append(spark.createDataFrame(lost, layout.ddl(layout.GAP_COLUMNS)), GAPS, Mark(version))
         self.gaps += len(lost)
         self.written += done
-        self._told(version, len(lost))
+        _say(f"version {version}: {self.records} records" + (f", {len(lost)} gaps" if lost else ""))
         self.maintain(spark)
 
     def _append(self, rows: Any, name: str, mark: Mark) -> bool:
@@ -260,14 +236,17 @@ class Batches:
         moved = [topic for topic, at in end.items() if start.get(topic) != at and not at.gone]
         kept = rows.persist()
         try:
-            return any(
-                {topic: self._append_one(kept, topic, Mark(version, {topic: end[topic]})) for topic in moved}.values()
-            )
+            done = [
+                self._append(
+                    kept.where(kept["topic"] == topic),
+                    layout.table(layout.PER_TOPIC, topic),
+                    Mark(version, {topic: end[topic]}),
+                )
+                for topic in moved
+            ]
+            return any(done)
         finally:
             kept.unpersist()
-
-    def _append_one(self, rows: Any, topic: str, mark: Mark) -> bool:
-        return self._append(rows.where(rows["topic"] == topic), layout.table(PER_TOPIC, topic), mark)
 
     def _rows(self, spark: Any, frame: Any, end: Offsets) -> Any:
         from pyspark.sql import functions as f
@@ -306,26 +285,18 @@ class Batches:
         lost = self.source.gaps(start, end)
         if not lost:
             return []
-        known = self._noticed(spark, lost)
-        kept: list[tuple[Gap, int]] = []
-        for gap in lost:
-            # A gap without an end is of the instance that ended.
-            epoch = (end if gap.last else start)[gap.topic].epoch
-            gap = gap._replace(first=max(gap.first, known.get((gap.topic, epoch), 0) + 1))
-            left = layout.unseen(gap, self._seen(spark, gap, epoch)) if gap.last else gap
-            if left is not None:
-                kept.append((left, epoch))
-        now = datetime.now(UTC)
-        return [row for gap, epoch in kept for row in layout.gap_rows([gap], {gap.topic: epoch}, now)]
+        return layout.missed(lost, start, end, self._noticed(spark, lost), partial(self._seen, spark))
 
-    def _noticed(self, spark: Any, lost: list[Gap]) -> dict[tuple[str, int], int]:
-        """Last seq of the gaps that the table has, by topic and epoch."""
+    def _noticed(self, spark: Any, lost: list[Gap]) -> dict[tuple[str, int], tuple[int, bool]]:
+        """Last seq of the gaps that the table has, by topic and epoch.
+
+        None is said to have no end: a table takes the gaps of a version once."""
         from pyspark.sql import functions as f
 
         frame = self.sink.frame(spark, GAPS)
         topics = sorted({gap.topic for gap in lost})
         found = frame.where(frame["topic"].isin(topics)).groupBy("topic", "epoch").agg(f.max("last").alias("last"))
-        return {(row["topic"], row["epoch"]): row["last"] or 0 for row in found.collect()}
+        return {(row["topic"], row["epoch"]): (row["last"] or 0, False) for row in found.collect()}
 
     def _seen(self, spark: Any, gap: Gap, epoch: int) -> tuple[int, int] | None:
         """The first and last offset of a gap that the table has; None if it has none."""
@@ -351,7 +322,7 @@ class Batches:
     def maintain(self, spark: Any, *, last: bool = False) -> None:
         """Do step 5 if it is due."""
         self._unseen += not last
-        tables = [EVENTS] if self.about.form == ONE else [f"{layout.TOPICS}/{t}" for t in self._tables()]
+        tables = layout.tables(self.store, self.about.form)
         if self.settings.compact_to and (self._unseen >= layout.COMPACT_EVERY or (last and self._unseen)):
             self._unseen = 0
             for name in tables:
@@ -370,13 +341,6 @@ class Batches:
             if not _CONFLICT.search(str(error)):
                 raise
             _say(f"{name} changed while it was compacted, as by reconcile: put off")
-
-    def _tables(self) -> list[str]:
-        return self.store.list(layout.TOPICS)
-
-    def _told(self, version: int, gaps: int) -> None:
-        lost = f", {gaps} gaps" if gaps else ""
-        _say(f"version {version}: {self.records} records{lost}")
 
 
 def _say(what: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark_topics.jobs.lake import position
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import formats, layout
-from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, LakeError
+from pyspark_topics.lake.layout import ABOUT, GAPS, LakeError
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Offsets, Source
 
@@ -51,7 +51,7 @@ def run(
     end = source.latest()
     layout.same_service(store.root, position(store, sink, about).positions, end)
     records = spark.read.format("topics").options(**options, **READ).load()
-    names = [EVENTS] if about.form == ONE else [f"{layout.TOPICS}/{name}" for name in store.list(layout.TOPICS)]
+    names = layout.tables(store, about.form)
     counts: dict[str, int] = {}
     with store.locked():
         for name in names:

@@ -17,10 +17,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspark_topics.client import json_members
 from pyspark_topics.jobs.store import Store
+from pyspark_topics.members import members
 
-FORMATS = ("parquet", "jsonl")
 LINES = "topic string, value string, tag string, node string, meta string, offset long"
 ORDER = ("epoch", "offset")
 PLACE = "_place"
@@ -44,11 +43,12 @@ def run(
 ) -> dict[str, Any]:
     """Write the records of the files in `store`. Returns a summary.
 
-    `options` are the writer's. `form`: one of `FORMATS`, by default from the files' names. `only`: topics to write.
+    `options` are the writer's. `form`: parquet or jsonl, by default from the files' names. `only`: topics to write.
     `into`: one topic for all records. `prefix`: put before each topic's name.
 
     Raises `ReplayError`, `ServiceError` and Spark's exceptions.
     """
+    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
@@ -75,23 +75,10 @@ def run(
     frame = frame.select(*[column for column in frame.columns if column in COLUMNS])
     asked = json.dumps([files, form, chosen, into, prefix, tasks, sorted(frame.columns)])
     run_id = "replay-" + hashlib.sha256(asked.encode()).hexdigest()[:32]
-    counted = f.count("*")
-    observed = _Count(frame, counted)
-    observed.frame.write.format("topics").options(**{"runId": run_id, **options}).mode("append").save()
-    return {"records": observed.count(), "files": len(files), "run_id": run_id}
-
-
-class _Count:
-    """Counts the rows of a DataFrame while it is written."""
-
-    def __init__(self, frame: Any, counted: Any) -> None:
-        from pyspark.sql import Observation
-
-        self._seen = Observation()
-        self.frame = frame.observe(self._seen, counted.alias("rows"))
-
-    def count(self) -> int:
-        return int(self._seen.get["rows"])
+    seen = Observation()
+    counted = frame.observe(seen, f.count("*").alias("rows"))
+    counted.write.format("topics").options(**{"runId": run_id, **options}).mode("append").save()
+    return {"records": int(seen.get["rows"]), "files": len(files), "run_id": run_id}
 
 
 def _form(store: Store, files: list[tuple[str, int]]) -> str:
@@ -115,10 +102,10 @@ def _parsed(lines: Iterator[str]) -> Iterator[tuple[Any, ...]]:
         if not line.strip():
             continue
         try:
-            members = json_members(line)
-            if "$topic" in members or "$gap" in members:
+            given: dict[str, str] = {json.loads(f'"{key}"'): text for key, text in members(line)}
+            if "$topic" in given or "$gap" in given:
                 continue  # lines of `topics export` that are not records
-            plain = {name.removeprefix("$"): text for name, text in members.items()}
+            plain = {name.removeprefix("$"): text for name, text in given.items()}
             names = {name: _string(plain.get(name)) for name in ("topic", "tag", "node")}
             data = plain.get("data", plain.get("value"))
             if data is None:

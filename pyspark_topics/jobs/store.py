@@ -62,11 +62,7 @@ class Store:
 
     def create(self, name: str, content: bytes, unique: str) -> None:
         """Create a file atomically. Raises `FileExistsError`. `unique` separates it from other attempts."""
-        made = self._path(f"{name}.{unique}.tmp")
-        self._files.mkdirs(made.getParent())
-        stream = self._files.create(made, True)
-        stream.write(bytearray(content))
-        stream.close()
+        made = self._made(name, content, unique)
         try:
             if self._local:
                 disk.link(self._local_path(f"{name}.{unique}.tmp"), self._local_path(name))
@@ -77,15 +73,21 @@ class Store:
 
     def replace(self, name: str, content: bytes, unique: str) -> None:
         """Write a file, in place of the one that has its name. Readers see the one or the other."""
-        made = self._path(f"{name}.{unique}.tmp")
-        stream = self._files.create(made, True)
-        stream.write(bytearray(content))
-        stream.close()
+        made = self._made(name, content, unique)
         context = self._hadoop.FileContext.getFileContext(made.toUri(), self.configuration)
         kind = getattr(self._hadoop, "Options$Rename")
         over = self._gateway.new_array(kind, 1)
         over[0] = kind.OVERWRITE
         context.rename(made, self._path(name), over)
+
+    def _made(self, name: str, content: bytes, unique: str) -> Any:
+        """Path of a new file that is to get the name."""
+        made = self._path(f"{name}.{unique}.tmp")
+        self._files.mkdirs(made.getParent())
+        stream = self._files.create(made, True)
+        stream.write(bytearray(content))
+        stream.close()
+        return made
 
     def move(self, name: str, to: str) -> None:
         """Rename a file. Does nothing if `name` is gone and `to` exists. Raises `FileNotFoundError` without either."""

@@ -5,79 +5,48 @@ Every commit carries a `Mark` as its `userMetadata` (see `layout`).
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from pyspark_topics.lake import history, sink, typed
-from pyspark_topics.lake.layout import GAPS, ROWS, About, Mark, app_id, creation, quoted
-from pyspark_topics.lake.sink import MANY, setting
+from pyspark_topics.lake import history, typed
+from pyspark_topics.lake.layout import GAPS, ROWS, Mark, app_id, quoted
+from pyspark_topics.lake.sink import MANY, Session, setting
 
 VERSION = "4.4.0"
-ARTIFACTS = {
-    (4, 0): f"io.delta:delta-spark_4.0_2.13:{VERSION}",
-    (4, 1): f"io.delta:delta-spark_4.1_2.13:{VERSION}",
-    (4, 2): f"io.delta:delta-spark_2.13:{VERSION}",
-}
-"""Spark → Delta for it."""
 UNUSED = "io.unitycatalog:*,io.delta:delta-kernel-*"
 """What Delta's description asks for and a table known by its path does not need. With it would come a Hadoop, a Parquet
 and a Jackson of other versions than Spark's own."""
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def settings(version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
-    """Settings of a session with Delta, for a version of Spark. `jars` is the directory of Spark's jars. Raises
-    `LakeError`."""
-    needs = f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2"
-    remedy = (
-        "pip install 'pyspark>=4.2,<4.3', or name a Delta for it with --conf spark.jars.packages=…; topics lake needs "
-        "no Spark"
-    )
-    made = {
+SESSION = Session(
+    made={
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    if sink.local(given):
-        made |= {"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"}
-    return (
-        made
-        | {"spark.jars.excludes": UNUSED}
-        | sink.session(version, given, jars, artifacts=ARTIFACTS, jar="delta-spark*.jar", needs=needs, remedy=remedy)
-    )
+        "spark.jars.excludes": UNUSED,
+    },
+    alone={"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"},
+    artifacts={
+        "4.0": f"io.delta:delta-spark_4.0_2.13:{VERSION}",
+        "4.1": f"io.delta:delta-spark_4.1_2.13:{VERSION}",
+        "4.2": f"io.delta:delta-spark_2.13:{VERSION}",
+    },
+    jar="delta-spark*.jar",
+    needs=f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2",
+    remedy="pip install 'pyspark>=4.2,<4.3', or name a Delta for it with --conf spark.jars.packages=…; topics lake "
+    "needs no Spark",
+)
 
 
-class Delta:
-    """The tables of a lake. `store` is the lake's directory."""
-
-    def __init__(self, store: Any, about: About) -> None:
-        self._store = store
-        self._about = about
-        self._known: dict[str, history.Table] = {}
-
-    def at(self, name: str) -> history.Table:
-        """The state of a table. Raises `LakeError` if something else wrote to it."""
-        self._known[name] = history.table(self._store, name, self._known.get(name))
-        return self._known[name]
+class Delta(history.Tables):
+    """The tables of a lake, a `Sink`."""
 
     def frame(self, spark: Any, name: str) -> Any:
-        return spark.read.format("delta").load(self._store.path(name))
-
-    def create(self, name: str) -> None:
-        """Create a table without rows, unless there is one. Appends add typed columns."""
-        if self.at(name).commit >= 0:
-            return
-        try:
-            first = f"{name}/_delta_log/{0:020d}.json"
-            self._store.create(first, creation(name, self._about.form), uuid.uuid4().hex)
-        except FileExistsError:
-            pass  # another run was faster
+        return spark.read.format("delta").load(self._files.path(name))
 
     def append(self, frame: Any, name: str, mark: Mark) -> None:
-        """Append rows as version `mark.version`. Does nothing if the table has that version."""
         of = GAPS if name == GAPS else ROWS
         (
             frame.write.format("delta")
@@ -86,29 +55,25 @@ class Delta:
             .option("txnAppId", app_id(self._about.lake, of))
             .option("txnVersion", mark.version)
             .option("mergeSchema", "true")
-            .save(self._store.path(name))
+            .save(self._files.path(name))
         )
 
     def appended(self, name: str) -> int:
-        """Number of rows of the newest commit."""
-        return history.rows(self._store, name, self.at(name).commit)
+        return history.rows(self._files, name, self.at(name).commit)
 
     def delete(self, spark: Any, name: str, rows: Any) -> None:
-        """Delete the rows whose topic, epoch and offset are in the frame `rows`."""
         rows.createOrReplaceTempView("topics_lake_deleted")
         on = " AND ".join(f"t.{quoted(column)} = d.{quoted(column)}" for column in ("topic", "epoch", "offset"))
         with self._marked(spark, name):
             spark.sql(
-                f"MERGE INTO delta.{quoted(self._store.path(name))} t USING topics_lake_deleted d ON {on} "
+                f"MERGE INTO delta.{quoted(self._files.path(name))} t USING topics_lake_deleted d ON {on} "
                 "WHEN MATCHED THEN DELETE"
             ).collect()
 
     def compact(self, spark: Any, name: str, target: int) -> int:
-        """Join small files to files of about `target` bytes, in partitions that have many. Returns the number of
-        partitions."""
         if name == GAPS or self.at(name).commit < 0:
             return 0
-        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._store.path(name))
+        log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._files.path(name))
         files = _frame(log.unsafeVolatileSnapshot().allFiles().toDF(), spark)
         small = files.where(files["size"] < target // 2).groupBy("partitionValues").count()
         full = [row["partitionValues"] for row in small.where(small["count"] >= MANY).collect()]
@@ -117,17 +82,16 @@ class Delta:
                 "(" + " AND ".join(f"{quoted(k)} = {typed.text(v or '')}" for k, v in p.items()) + ")" for p in full
             )
             with self._marked(spark, name), setting(spark, "spark.databricks.delta.optimize.maxFileSize", str(target)):
-                spark.sql(f"OPTIMIZE delta.{quoted(self._store.path(name))} WHERE {where}").collect()
+                spark.sql(f"OPTIMIZE delta.{quoted(self._files.path(name))} WHERE {where}").collect()
         return len(full)
 
     def vacuum(self, spark: Any, name: str, hours: float) -> None:
-        """Remove files that the table has not used for `hours`."""
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
         # Delta lists directories in as many tasks as this says: 10000 by default, which take minutes on one machine.
         tasks = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
         few = str(4 * spark.sparkContext.defaultParallelism)
         with self._marked(spark, name), setting(spark, check, "false"), setting(spark, tasks, few):
-            spark.sql(f"VACUUM delta.{quoted(self._store.path(name))} RETAIN {hours:g} HOURS").collect()
+            spark.sql(f"VACUUM delta.{quoted(self._files.path(name))} RETAIN {hours:g} HOURS").collect()
 
     @contextmanager
     def _marked(self, spark: Any, name: str) -> Iterator[None]:

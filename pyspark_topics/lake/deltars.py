@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pyspark_topics.lake import disk, history
-from pyspark_topics.lake.layout import GAPS, ROWS, TOPICS, About, LakeError, Mark, app_id, creation
+from pyspark_topics.lake.layout import GAPS, ROWS, LakeError, Mark, app_id, tables
 from pyspark_topics.lake.sink import MANY
 
 TRIES = 5
@@ -61,22 +61,12 @@ class Files:
         return f"{self.root}/{name}"
 
 
-class Tables:
+class Tables(history.Tables):
     """The tables of a lake. All methods raise `LakeError` if something else wrote to a table, or cannot be written."""
-
-    def __init__(self, files: Files, about: About) -> None:
-        self._files = files
-        self._about = about
-        self._known: dict[str, history.Table] = {}
 
     def names(self) -> list[str]:
         """The tables of rows."""
-        return [f"{TOPICS}/{name}" for name in self._files.list(TOPICS)] or ["events"]
-
-    def at(self, name: str) -> history.Table:
-        """The state of a table."""
-        self._known[name] = history.table(self._files, name, self._known.get(name))
-        return self._known[name]
+        return tables(self._files, self._about.form)
 
     def open(self, name: str) -> DeltaTable | None:
         """The table as of now; None if there is none."""
@@ -108,29 +98,27 @@ class Tables:
                 table, rows, mode="append", writer_properties=_WRITER, commit_properties=_said(mark, [once])
             )
 
-        self._create(name)
+        if self.at(name).commit < 0:
+            with _told(self._files.path(name)):
+                self.create(name)
         before = self.at(name).mark.version
         if before >= mark.version and name != GAPS:
             raise self._other(name)
         self._commit(name, before, write)
 
-    def delete(self, name: str, predicate: str) -> int:
-        """Delete the rows for which the predicate holds. Returns their number."""
-        deleted = 0
+    def delete(self, name: str, predicate: str) -> None:
+        """Delete the rows for which the predicate holds."""
 
         def remove(table: DeltaTable) -> None:
-            nonlocal deleted
-            done = table.delete(predicate, writer_properties=_WRITER, commit_properties=self._repeated(name))
-            deleted = int(done["num_deleted_rows"] or 0)
+            table.delete(predicate, writer_properties=_WRITER, commit_properties=self._repeated(name))
 
         self._commit(name, self.at(name).mark.version, remove)
-        return deleted
 
-    def compact(self, name: str, target: int) -> bool:
-        """Join small files to files of about `target` bytes, if a partition has many. Returns whether it had."""
+    def compact(self, name: str, target: int) -> None:
+        """Join small files to files of about `target` bytes, if a partition has many."""
         table = self.open(name)
         if table is None or not _crowded(table, target):
-            return False
+            return
 
         def compact(table: DeltaTable) -> None:
             table.optimize.compact(
@@ -138,38 +126,21 @@ class Tables:
             )
 
         self._commit(name, self.at(name).mark.version, compact)
-        return True
 
-    def vacuum(self, name: str, hours: float) -> int:
-        """Remove files that the table has not used for `hours`, rounded down. Returns their number."""
-        removed = 0
+    def vacuum(self, name: str, hours: float) -> None:
+        """Remove files that the table has not used for `hours`, rounded down."""
 
         def vacuum(table: DeltaTable) -> None:
-            nonlocal removed
-            removed = len(
-                table.vacuum(
-                    int(hours),
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    full=True,
-                    commit_properties=self._repeated(name),
-                )
+            table.vacuum(
+                int(hours),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+                commit_properties=self._repeated(name),
             )
 
         if self.at(name).commit >= 0:
             self._commit(name, self.at(name).mark.version, vacuum)
-        return removed
-
-    def _create(self, name: str) -> None:
-        """Create a table without rows, unless there is one."""
-        if self.at(name).commit >= 0:
-            return
-        first = Path(self._files.path(f"{name}/_delta_log/{0:020d}.json"))
-        with _told(self._files.path(name)):
-            try:
-                disk.create(first, creation(name, self._about.form))
-            except FileExistsError:
-                pass  # another run was faster
 
     def _repeated(self, name: str) -> CommitProperties:
         return _said(replace(self.at(name).mark, repeated=True))

@@ -18,6 +18,4 @@ def sink(store: Any, about: About) -> Sink:
 
 def settings(name: str, version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
     """Settings of a session with a format, for a version of Spark. Raises `LakeError`."""
-    if name == DELTA:
-        return delta.settings(version, given, jars)
-    return iceberg.settings(version, given, jars)
+    return (delta.SESSION if name == DELTA else iceberg.SESSION).settings(version, given, jars)

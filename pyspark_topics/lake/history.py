@@ -1,4 +1,4 @@
-"""History: what the newest commits of a table say of themselves, read from its Delta log.
+"""History: what the newest commits of a table say of themselves, read from its Delta log; and its first commit.
 
 `userMetadata` of a commit is a `Mark` if a lake made it. Commits of others that only remove, compact or describe are
 passed over. One that adds rows is an error, because the lake no longer knows which rows are its own.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pyspark_topics.lake.layout import LakeError, Mark, mark
+from pyspark_topics.lake.layout import About, LakeError, Mark, creation, mark
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _HARMLESS = re.compile(
@@ -22,13 +23,14 @@ _HARMLESS = re.compile(
 
 
 class Files(Protocol):
-    """What `history` needs of a `Store`."""
+    """The directory of a lake."""
 
     root: str
 
     def list(self, name: str) -> list[str]: ...
     def read(self, name: str) -> bytes: ...
     def path(self, name: str) -> str: ...
+    def create(self, name: str, content: bytes, unique: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,30 @@ def table(files: Files, name: str, known: Table | None = None) -> Table:
     if numbers:
         raise LakeError(f"{files.path(name)}: none of its commits says up to where it goes; take another --to")
     return Table()
+
+
+class Tables:
+    """The Delta tables of a lake in the directory `files`."""
+
+    def __init__(self, files: Files, about: About) -> None:
+        self._files = files
+        self._about = about
+        self._known: dict[str, Table] = {}
+
+    def at(self, name: str) -> Table:
+        """The state of a table. Raises `LakeError` if something else wrote rows to it."""
+        self._known[name] = table(self._files, name, self._known.get(name))
+        return self._known[name]
+
+    def create(self, name: str) -> None:
+        """Create a table without rows, unless there is one."""
+        if self.at(name).commit >= 0:
+            return
+        first = f"{name}/_delta_log/{0:020d}.json"
+        try:
+            self._files.create(first, creation(name, self._about.form), uuid.uuid4().hex)
+        except FileExistsError:
+            pass  # another run was faster
 
 
 def _version(mark: Mark) -> int:

@@ -25,19 +25,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from pyspark_topics.lake import layout, sink
+from pyspark_topics.lake import layout
 from pyspark_topics.lake.history import Table
 from pyspark_topics.lake.layout import GAP_COLUMNS, GAPS, PARTITIONED, ROWS, About, LakeError, Mark, app_id, quoted
-from pyspark_topics.lake.sink import MANY, setting
+from pyspark_topics.lake.sink import MANY, Session, setting
 
-ARTIFACTS = {
-    (4, 0): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-    (4, 1): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-}
-"""Spark → Iceberg for it."""
 MARK, SEQUENCE = "topics-lake.mark", "topics-lake.sequence"
 OURS = "topics-lake"
 """In the summary of a snapshot: who made it."""
@@ -47,24 +41,22 @@ KEPT_METADATA = 20
 """Older files of a table's metadata that are kept."""
 
 
-def settings(version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
-    """Settings of a session with Iceberg, for a version of Spark. `jars` is the directory of Spark's jars. Raises
-    `LakeError`."""
-    needs = "Apache Iceberg needs Spark 4.0 or 4.1"
-    remedy = (
-        "pip install 'pyspark>=4.1,<4.2', or name an Iceberg for it with --conf spark.jars.packages=…; Delta tables "
-        "can be written by 4.2, too"
-    )
-    made = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
-    if sink.local(given):
-        made |= {"spark.sql.shuffle.partitions": "8"}
-    return made | sink.session(
-        version, given, jars, artifacts=ARTIFACTS, jar="iceberg-spark-runtime*.jar", needs=needs, remedy=remedy
-    )
+SESSION = Session(
+    made={"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+    alone={"spark.sql.shuffle.partitions": "8"},
+    artifacts={
+        "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+        "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    },
+    jar="iceberg-spark-runtime*.jar",
+    needs="Apache Iceberg needs Spark 4.0 or 4.1",
+    remedy="pip install 'pyspark>=4.1,<4.2', or name an Iceberg for it with --conf spark.jars.packages=…; Delta tables "
+    "can be written by 4.2, too",
+)
 
 
 class Iceberg:
-    """The tables of a lake. `store` is the lake's directory."""
+    """The tables of a lake, a `Sink`. `store` is the lake's directory."""
 
     def __init__(self, store: Any, about: About) -> None:
         self._store = store

@@ -25,8 +25,9 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark_topics import offsets
@@ -81,6 +82,18 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run works, unlike `About`, which says what the tables are."""
+
+    max_records: int = 1_000_000
+    """Of a batch."""
+    compact_to: int = 128 << 20
+    """Bytes; 0: no compaction."""
+    vacuum_after: float | None = None
+    """Hours; None: no vacuum."""
+
+
 class LakeError(ValueError):
     """The lake cannot be read or written. The message names the path, the reason and the remedy."""
 
@@ -96,6 +109,11 @@ def escaped(topic: str) -> str:
 def table(form: str, topic: str) -> str:
     """Path of the table of a topic, below the lake."""
     return EVENTS if form == ONE else f"{TOPICS}/{escaped(topic)}"
+
+
+def tables(files: Any, form: str) -> list[str]:
+    """Paths of the tables of rows that a lake in the directory `files` has."""
+    return [EVENTS] if form == ONE else [f"{TOPICS}/{name}" for name in files.list(TOPICS)]
 
 
 def ddl(columns: Mapping[str, str]) -> str:
@@ -117,6 +135,7 @@ def arrow(columns: Mapping[str, str]) -> Any:
         "bigint": pa.int64(),
         "int": pa.int32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
     }
     return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
 
@@ -238,6 +257,14 @@ class Mark:
         return json.dumps({"topics": said}, separators=(",", ":"))
 
 
+def together(marks: Sequence[Mark]) -> Mark:
+    """Up to where tables go together."""
+    return Mark(
+        max((mark.version for mark in marks), default=0),
+        {topic: at for mark in marks for topic, at in mark.positions.items()},
+    )
+
+
 def mark(text: str | None) -> Mark | None:
     """The mark in a commit's `userMetadata`; None if the commit is not a lake's."""
     try:
@@ -283,17 +310,27 @@ def unseen(gap: Gap, seen: tuple[int, int] | None) -> Gap | None:
     return gap if gap.first <= gap.last else None
 
 
-def gap_rows(gaps: Iterable[Gap], epochs: Mapping[str, int], noticed: Any) -> list[dict[str, Any]]:
-    """Rows of `gaps` in the order of `GAP_COLUMNS`. `epochs` has the epoch of each topic that the seqs belong to,
-    `noticed` is the time of the rows. The last seq of an open gap is null."""
-    return [
-        {
-            "topic": gap.topic,
-            "epoch": epochs.get(gap.topic, 0),
-            "first": gap.first,
-            "last": gap.last or None,
-            "cause": gap.reason,
-            "noticed": noticed,
-        }
-        for gap in gaps
-    ]
+def missed(
+    lost: Iterable[Gap],
+    start: Offsets,
+    end: Offsets,
+    known: Mapping[tuple[str, int], tuple[int, bool]],
+    seen: Callable[[Gap, int], tuple[int, int] | None],
+) -> list[dict[str, Any]]:
+    """Rows of `gaps` for what a source has lost from `start` to `end`, without the rows that are there.
+
+    `known` has, by topic and epoch, the last seq of the gaps that the table has, and whether one of them has no end.
+    `seen` returns the first and last offset of a gap that were read, None if none was. The last seq of an open gap is
+    null."""
+    noticed = datetime.now(UTC)
+    rows = []
+    for gap in lost:
+        # A gap without an end is of the instance that ended.
+        epoch = (end if gap.last else start)[gap.topic].epoch
+        upto, endless = known.get((gap.topic, epoch), (0, False))
+        gap = gap._replace(first=max(gap.first, upto + 1))
+        left = unseen(gap, seen(gap, epoch)) if gap.last else gap
+        if left is not None and (left.last or not endless):
+            values = left.topic, epoch, left.first, left.last or None, left.reason, noticed
+            rows.append(dict(zip(GAP_COLUMNS, values, strict=True)))
+    return rows

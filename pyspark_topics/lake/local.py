@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +35,17 @@ from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Topics, all_there, parse
 from pyspark_topics.plan import Survey
 
-READ = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("node", pa.string()),
-        pa.field("tag", pa.string()),
-        pa.field("value", pa.binary()),
-        pa.field("meta", pa.binary()),
-    ]
+BYTES = ("value", "meta")
+"""Columns that a read has as bytes."""
+READ = layout.arrow(
+    {name: kind for name, kind in COLUMNS.items() if name not in ("date", "epoch")} | dict.fromkeys(BYTES, "binary")
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a run works, unlike `About`, which says what the tables are."""
-
-    max_records: int = 1_000_000
+class Settings(layout.Settings):
     max_bytes: int = 64 << 20
     """Limit of a batch, which is held in memory: bytes in the files or in answers of the service."""
-    compact_to: int = 128 << 20
-    """Bytes; 0: no compaction."""
-    vacuum_after: float | None = None
-    """Hours; None: no vacuum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +131,7 @@ class Lake:
 
     def position(self) -> Mark:
         """Up to where the tables of rows go together."""
-        marks = [self.tables.at(name).mark for name in self.tables.names()]
-        return Mark(
-            max(mark.version for mark in marks),
-            {topic: at for mark in marks for topic, at in mark.positions.items()},
-        )
+        return layout.together([self.tables.at(name).mark for name in self.tables.names()])
 
 
 def begin(root: Path, wanted: About, source: Source) -> Lake:
@@ -235,19 +216,7 @@ class Writer:
     def _lost(self, start: Offsets, end: Offsets, rows: pa.Table) -> list[dict[str, Any]]:
         """Rows of `gaps` for the range, without those that the table has."""
         lost = self._source.gaps(start, end)
-        if not lost:
-            return []
-        known = self._noticed()
-        found = []
-        for gap in lost:
-            # A gap without an end is of the instance that ended.
-            epoch = (end if gap.last else start)[gap.topic].epoch
-            upto, endless = known.get((gap.topic, epoch), (0, False))
-            gap = gap._replace(first=max(gap.first, upto + 1))
-            left = layout.unseen(gap, _seen(rows, gap)) if gap.last else gap
-            if left is not None and (left.last or not endless):
-                found += layout.gap_rows([left], {gap.topic: epoch}, datetime.now(UTC))
-        return found
+        return layout.missed(lost, start, end, self._noticed(), lambda gap, _: _seen(rows, gap)) if lost else []
 
     def _noticed(self) -> dict[tuple[str, int], tuple[int, bool]]:
         """Of the gaps that the table has, by topic and epoch: the last seq, and whether one has no end."""
@@ -295,8 +264,7 @@ def read(source: Source, start: Offsets, end: Offsets) -> pa.Table:
                 **dict(zip(batch.schema.names, batch.columns, strict=True)),
                 "date": batch["timestamp"].cast(pa.date32()),
                 "epoch": epochs.take(pc.index_in(batch["topic"], names)),
-                "value": batch["value"].cast(pa.string()),
-                "meta": batch["meta"].cast(pa.string()),
+                **{name: batch[name].cast(pa.string()) for name in BYTES},
             }
             found.append(pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], list(COLUMNS)))
     return pa.Table.from_batches(found, layout.arrow(COLUMNS))

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pyspark_topics.lake.deltars import offsets_in
-from pyspark_topics.lake.layout import GAPS, same_service
+from pyspark_topics.lake.layout import GAPS, arrow, same_service
 from pyspark_topics.lake.local import Lake, Source
 from pyspark_topics.offsets import Offsets, Position
 
-READ = pa.schema([pa.field("topic", pa.string()), pa.field("offset", pa.int64()), pa.field("gap_to", pa.int64())])
+READ = arrow({"topic": "string", "offset": "bigint", "gap_to": "bigint"})
 """Rows of losses have the last offset in `gap_to`: a service tells of those between records only to a reader."""
 WINDOW = 1_000_000
 """Offsets of a topic that are compared at once."""

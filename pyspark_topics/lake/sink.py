@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,31 +46,32 @@ class Sink(Protocol):
         """Remove files that the table has not used for `hours`."""
 
 
-def session(
-    version: str,
-    given: Mapping[str, str],
-    jars: Path,
-    *,
-    artifacts: Mapping[tuple[int, int], str],
-    jar: str,
-    needs: str,
-    remedy: str,
-) -> dict[str, str]:
-    """Settings of a session for a version of Spark: those `given`, and the package of `artifacts` for it, unless
-    other jars were named, or one named like `jar` is in the directory `jars` of Spark. Raises `LakeError` with what the
-    format `needs` if there is none."""
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if "spark.jars" in given or "spark.jars.packages" in given or any(jars.glob(jar)):
-        return {**given}
-    found = artifacts.get((known[0], known[1])) if len(known) > 1 else None
-    if found is None:
-        raise LakeError(f"{needs}, this is {version}: {remedy}")
-    return {"spark.jars.packages": found, **given}
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a session of Spark needs for a format.
 
+    `made` are settings, `alone` those of a session that runs in this process alone. `artifacts` are packages by version
+    of Spark, `jar` is how they are named. `needs` and `remedy` end the refusal of other versions."""
 
-def local(given: Mapping[str, str]) -> bool:
-    """Whether a session runs in this process alone."""
-    return given.get("spark.master", "local").startswith("local")
+    made: Mapping[str, str]
+    alone: Mapping[str, str]
+    artifacts: Mapping[str, str]
+    jar: str
+    needs: str
+    remedy: str
+
+    def settings(self, version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
+        """Settings for a version of Spark: those `given`, and the package for it, unless other jars were named or are
+        in the directory `jars` of Spark. Raises `LakeError` if there is none."""
+        made = {**self.made}
+        if given.get("spark.master", "local").startswith("local"):
+            made |= self.alone
+        if "spark.jars" not in given and "spark.jars.packages" not in given and not any(jars.glob(self.jar)):
+            found = self.artifacts.get(".".join(re.findall(r"\d+", version)[:2]))
+            if found is None:
+                raise LakeError(f"{self.needs}, this is {version}: {self.remedy}")
+            made["spark.jars.packages"] = found
+        return made | {**given}
 
 
 @contextmanager

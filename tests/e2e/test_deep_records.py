@@ -85,7 +85,7 @@ def test_no_more_of_them_are_taken(deep: Service) -> None:
 def test_reads_and_streams_deliver_them(deep: Service) -> None:
     status, answer = send(deep, "/v0/topics/deep/diff", b"{}")
     assert status == 200
-    found = parse_diff(answer).records
+    found = parse_diff("deep", answer).records
     assert [text.encode() for text in found.column("data").to_pylist()] == WANTED
     wid = deep.request("POST", "/v0/watch", {"topics": {"deep": {}}})[1]["wid"]
     connection = http.client.HTTPConnection("127.0.0.1", deep.port, timeout=10)

@@ -30,7 +30,6 @@ WITHOUT: set[str] = {
     "proto/process/fork_server.py",
     "pyspark_topics/files.py",
     "pyspark_topics/jobs/archive.py",
-    "pyspark_topics/jobs/picture.py",
     "pyspark_topics/jobs/replay.py",
     "pyspark_topics/jobs/store.py",
     "pyspark_topics/lake/deltars.py",

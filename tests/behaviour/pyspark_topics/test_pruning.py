@@ -1,4 +1,4 @@
-"""A read skips what its filters exclude; measured by counters, not by time."""
+"""A read skips what its filters exclude; measured by the files and batches that are read, not by time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -23,12 +24,13 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from pyspark_topics import files, plan
+from pyspark_topics import directory, files, plan
+from pyspark_topics import rows as reading
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
+from pyspark_topics.files import FilePartition
 from pyspark_topics.frames import Records
 from pyspark_topics.offsets import DataLoss
-from pyspark_topics.rows import Counters
 from pyspark_topics.where import ALL, MAX_I64, Where, conditions
 from tests.support.scene import Scene
 
@@ -50,15 +52,14 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return scene
 
 
-def read(scene: Scene, *filters: Filter, **options: str) -> tuple[list[Row], Counters, Reader]:
-    """The rows, the counters of the tasks, and the reader, which has the counters of planning."""
+def read(scene: Scene, *filters: Filter, **options: str) -> tuple[list[Row], int, int]:
+    """The rows, and the numbers of files and of batches that the tasks read."""
     reader = Reader({"path": str(scene.path), **options}, EVERYTHING)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark looks at the rows once more"
-    tasks = Counters()
-    rows = [
-        row for part in reader.partitions() for batch in files.read(part, ARROW, tasks) for row in batch.to_pylist()
-    ]
-    return rows, tasks, reader
+    parts = reader.partitions()
+    with mock.patch.object(reading, "Records", wraps=Records) as batches:
+        rows = [row for part in parts for batch in files.read(part, ARROW) for row in batch.to_pylist()]
+    return rows, sum(len(part.value) for part in parts if isinstance(part, FilePartition)), batches.call_count
 
 
 def seqs(rows: list[Row]) -> list[tuple[str, int]]:
@@ -66,21 +67,20 @@ def seqs(rows: list[Row]) -> list[tuple[str, int]]:
 
 
 def test_without_filters_everything_is_read(grown: Scene) -> None:
-    rows, tasks, reader = read(grown)
+    rows, pieces, batches = read(grown)
     assert len(rows) == 1000
-    assert (tasks.batches_skipped, tasks.records_withheld, reader.counters.files_skipped) == (0, 0, 0)
-    assert tasks.batches_read >= 10
+    assert (pieces, batches) == (9, 18)
 
 
 def test_a_range_of_seqs_skips_files_and_batches(grown: Scene) -> None:
-    rows, tasks, reader = read(grown, GreaterThan(("offset",), 130), LessThanOrEqual(("offset",), 140))
+    rows, pieces, batches = read(grown, GreaterThan(("offset",), 130), LessThanOrEqual(("offset",), 140))
     assert {seq for _, seq in seqs(rows)} <= set(range(130, 141))
     assert {seq for _, seq in seqs(rows)} >= set(range(131, 141))
-    assert reader.counters.files_skipped >= 7, "all segments but one of each topic, and the log"
-    assert tasks.batches_read == 2
-    again, tasks, _ = read(grown, startingOffsets='{"a": 131, "b": 131}', endingOffsets='{"a": 141, "b": 141}')
+    assert pieces == 2, "not the other segments of each topic, and not the log"
+    assert batches == 2
+    again, _, batches = read(grown, startingOffsets='{"a": 131, "b": 131}', endingOffsets='{"a": 141, "b": 141}')
     assert seqs(again) == [(topic, seq) for topic in "ab" for seq in range(131, 141)]
-    assert tasks.batches_read == 2
+    assert batches == 2
 
 
 def key(row: Row) -> tuple[str, int]:
@@ -132,8 +132,9 @@ def test_shards_that_a_filter_leaves_out_are_not_opened(grown: Scene, tmp_path: 
     (tmp_path / "shard-00").symlink_to(grown.path)
     reader = Reader({"path": str(tmp_path)}, EVERYTHING)
     reader.pushFilters([EqualTo(("partition",), 2)])
-    assert reader.partitions() == []
-    assert reader.counters.shards_skipped == 2
+    with mock.patch.object(directory.Shard, "snapshot", autospec=True, side_effect=directory.Shard.snapshot) as opened:
+        assert reader.partitions() == []
+    assert [shard.number for (shard, _), _ in opened.call_args_list] == [2]
 
 
 def test_filters_that_are_not_understood_change_nothing() -> None:

@@ -190,7 +190,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 def test_one_piece_per_segment_and_log_file_and_small_ones_in_one_task(grown: Scene) -> None:
     reader = Reader({"path": str(grown.path)}, SCHEMA)
-    pieces = [piece for part in reader.partitions() for piece in part.pieces]  # type: ignore[attr-defined]
+    pieces = [piece for part in reader.partitions() for piece in part.value]
     assert [Path(piece.path).suffix for piece in pieces] == [".data"] * (len(pieces) - 1) + [".log"]
     assert len({piece.path for piece in pieces}) == len(pieces) > 4
     assert len(reader.partitions()) == 1

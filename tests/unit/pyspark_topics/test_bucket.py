@@ -26,7 +26,6 @@ from pyspark_topics.errors import BucketError, CorruptFile, NotADataDirectory, U
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import BadOption, Topics
 from pyspark_topics.replica import ReplicaSnapshot
-from pyspark_topics.rows import Counters
 from pyspark_topics.storage import Kept
 from shardd.replication import parts
 from shardd.storage.disk import RealDisk
@@ -204,12 +203,10 @@ def test_only_shards_and_ranges_that_are_wanted_are_read(
     assert len(values(scene, startingOffsets='{"t": 1500}', endingOffsets='{"t": 1510}')) == 10
     read = sum(size for name, _, size in asked if size and "/checkpoints/" in name)
     assert 1_000_000 < read < 3_000_000
-    counters = Counters()
     service = json.loads((scene.bucket / "service.json").read_text())
     (scene.bucket / "service.json").write_text(json.dumps(service | {"shards": 8}))
     asked.clear()
-    assert not plan.survey(places([str(scene.bucket)]), Topics(frozenset({"s3"})), counters=counters).pieces
-    assert counters.shards_skipped == 7
+    assert not plan.survey(places([str(scene.bucket)]), Topics(frozenset({"s3"}))).pieces
     assert len({name.partition("/")[0] for name, *_ in asked}) == 2  # service.json, and one shard
 
 

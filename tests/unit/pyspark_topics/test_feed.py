@@ -36,7 +36,8 @@ class Near:
     def diff(self, topic: str, from_seq: int, limit: int, max_bytes: int = 8 << 20, *, meta: bool = True) -> Diff:
         self.asked.append(limit)
         try:
-            return parse_diff(json.dumps(self.shard.diff(topic, from_seq, limit=limit, include_tags=True)).encode())
+            answer = self.shard.diff(topic, from_seq, limit=limit, include_tags=True)
+            return parse_diff(topic, json.dumps(answer).encode())
         except TopicsError as error:
             raise ServiceError(str(error), code=error.code) from error
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_topics.columns import EVERYTHING, spark_schema
 from pyspark_topics.datasource import DefaultSource
-from pyspark_topics.headers import headers
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
 
 
@@ -78,9 +76,9 @@ def test_both_forms_of_offsets_say_the_same() -> None:
     flat = parse({"path": "/d", "startingOffsets": '{"a": 23, "b": -2}'}).starting
     nested = parse({"path": "/d", "startingOffsets": '{"a": {"0": 23}, "b": {"1": -2}}'}).starting
     assert flat == nested
-    assert [flat.seq_of(topic) for topic in ("a", "b", "c")] == [23, EARLIEST, EARLIEST]
+    assert [flat.seq_of(topic, 50) for topic in ("a", "b", "c")] == [23, EARLIEST, EARLIEST]
     ending = parse({"path": "/d", "endingOffsets": '{"a": 30}'}).ending
-    assert [ending.seq_of(topic) for topic in ("a", "b")] == [30, LATEST]
+    assert [ending.seq_of(topic, 50) for topic in ("a", "b")] == [30, LATEST]
 
 
 def test_topics_are_chosen_by_name_by_pattern_or_by_shard() -> None:
@@ -123,32 +121,6 @@ def test_a_schema_names_no_column_besides_those_of_the_option() -> None:
         with pytest.raises(BadOption, match=r"columns = 'offset, value': \.schema\(…\) names tag besides"):
             made(StructType([EVERYTHING["offset"], EVERYTHING["tag"]]))
     DefaultSource(given).reader(StructType([EVERYTHING["value"]]))
-
-
-def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
-    metas = [
-        None,
-        b"{}",
-        b'{"a":1.0,"b":"x\\"}","c":{"d":[1e3,{}]},"a":null}',
-        b' { "k" : 123456789012345678901234567890 , "l":true } ',
-        '{"ü":"ß"}'.encode(),
-        rb'{"m\ud800":"\ud800"}',
-        rb'{ "\ud83d\ude00" : 1, "\udc00\n\"" : 2}',
-        b"{}",
-    ]
-    got = headers(pa.array(metas, pa.binary())).to_pylist()
-    assert [row if row is None else [(h["key"], h["value"]) for h in row] for row in got] == [
-        None,
-        [],
-        [("a", b"1.0"), ("b", b'"x\\"}"'), ("c", b'{"d":[1e3,{}]}'), ("a", b"null")],
-        [("k", b"123456789012345678901234567890"), ("l", b"true")],
-        [("ü", '"ß"'.encode())],
-        [("m\\ud800", rb'"\ud800"')],
-        [("😀", b"1"), (r"\udc00\n\"", b"2")],
-        [],
-    ]
-    huge = b'{"n":' + b"7" * 10_000 + b"}"
-    assert headers(pa.array([huge], pa.binary())).to_pylist()[0][0]["value"] == b"7" * 10_000
 
 
 @pytest.mark.parametrize(

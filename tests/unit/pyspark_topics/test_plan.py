@@ -46,7 +46,7 @@ def test_topics_that_a_filter_leaves_out_are_not_even_planned(grown: Scene) -> N
     for condition in (EqualTo(("topic",), "b"), In(("topic",), ("b", "x")), StringStartsWith(("topic",), "b")):
         reader = Reader({"path": str(grown.path)}, EVERYTHING)
         reader.pushFilters([condition])
-        pieces = [piece for part in reader.partitions() for piece in part.pieces]  # type: ignore[attr-defined]
+        pieces = [piece for part in reader.partitions() for piece in part.value]
         named = {wanted.name for piece in pieces for wanted in piece.rows.values()}
         assert named == {"b"}
 

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from pyspark_topics import writer
-from pyspark_topics.client import Appended, ServiceError
+from pyspark_topics.client import ServiceError
 from pyspark_topics.writer import CannotWrite, Chunks, Plan, Written
 
 
@@ -72,7 +72,7 @@ class Service:
     def __init__(self, most: int = 10_000) -> None:
         self.most = most
         self.records: dict[str, list[Any]] = {}
-        self.keys: dict[tuple[str, str], Appended] = {}
+        self.keys: dict[tuple[str, str], int] = {}
 
     def __enter__(self) -> Service:
         return self
@@ -80,18 +80,17 @@ class Service:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def append(self, topic: str, body: bytes) -> Appended:
+    def append(self, topic: str, body: bytes) -> tuple[int, bool]:
         write = json.loads(body)
         known = self.keys.get((topic, write["idempotency_key"]))
         if known is not None:
-            return Appended(known.first_seq, known.last_seq, True)
+            return known, True
         if len(write["records"]) > self.most:
             raise ServiceError("too many", 400, "batch_too_large")
         log = self.records.setdefault(topic, [])
-        appended = Appended(len(log) + 1, len(log) + len(write["records"]), False)
         log += write["records"]
-        self.keys[topic, write["idempotency_key"]] = appended
-        return appended
+        self.keys[topic, write["idempotency_key"]] = len(write["records"])
+        return len(write["records"]), False
 
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value", "tag", "node", "meta")])
@@ -221,7 +220,7 @@ def test_headers_of_a_slice_are_its_own() -> None:
 
 def test_a_count_that_is_not_what_was_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service()
-    service.append = lambda topic, body: Appended(1, 1, True)  # type: ignore[method-assign]
+    service.append = lambda topic, body: (1, True)  # type: ignore[method-assign]
     writing = plan(monkeypatch, service, topic="t")
     with pytest.raises(ServiceError, match=r"100 records were sent under key spark/run/0/1/[0-9a-f]{32}, 1 are there"):
         writing.finish([writing.write(iter([batch(ROWS)]), "run/0")])

@@ -8,10 +8,11 @@ import pytest
 
 from pyspark_topics.jobs import describe
 from pyspark_topics.jobs.describe import Seen
+from pyspark_topics.lake.layout import ddl
 
 
 @pytest.mark.parametrize(
-    ("types", "ddl"),
+    ("types", "kind"),
     [
         (["bigint"], "bigint"),
         (["bigint", "null"], "bigint"),
@@ -24,8 +25,8 @@ from pyspark_topics.jobs.describe import Seen
         (["null"], "string"),
     ],
 )
-def test_a_field_has_the_type_that_all_its_values_fit(types: list[str], ddl: str) -> None:
-    assert describe.joined(types) == ddl
+def test_a_field_has_the_type_that_all_its_values_fit(types: list[str], kind: str) -> None:
+    assert describe.joined(types) == kind
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,12 @@ def test_missing_and_null_are_counted_apart_and_all_forms_say_the_same() -> None
         ("a b`", "string", 9, 0, '"x"'),
         ("n", "bigint", 5, 2, "1"),
     ]
-    done = {"records": 12, "other": 2, "ddl": describe.ddl(found), "fields": [describe.asdict(each) for each in found]}
+    done = {
+        "records": 12,
+        "other": 2,
+        "ddl": ddl({each.name: each.ddl for each in found}),
+        "fields": [describe.asdict(each) for each in found],
+    }
     assert describe.printed(done, "ddl") == "`a b``` string, `n` bigint\n"
     assert json.loads(describe.printed(done, "json")) == done
     assert describe.printed(done, "table").splitlines() == [
@@ -66,7 +72,12 @@ def test_missing_and_null_are_counted_apart_and_all_forms_say_the_same() -> None
 def test_a_name_or_an_example_forges_no_line_and_moves_no_cursor() -> None:
     bad = "x\x1b[2J\r\nforged\u2028\x7f"
     found = describe.fields([Seen(bad, "string", 1, bad)], 1)
-    done = {"records": 1, "other": 0, "ddl": describe.ddl(found), "fields": [describe.asdict(each) for each in found]}
+    done = {
+        "records": 1,
+        "other": 0,
+        "ddl": ddl({each.name: each.ddl for each in found}),
+        "fields": [describe.asdict(each) for each in found],
+    }
     for form in ("table", "ddl", "json"):
         told = describe.printed(done, form)
         assert not {"\x1b", "\r", "\u2028", "\x7f"} & set(told)

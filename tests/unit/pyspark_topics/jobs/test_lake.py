@@ -43,10 +43,10 @@ def test_a_lake_of_the_other_format_is_refused() -> None:
 
 def test_a_lake_is_not_fed_from_another_service() -> None:
     known = {"a": Position(50, 1), "b": Position(9, 1), "gone": Position(4, 1, gone=True)}
-    lake.same_service("/lake", known, {"a": Position(60, 1), "b": Position(2, 1)})  # one was made again
-    lake.same_service("/lake", known, {"c": Position(5, 1)})
+    layout.same_service("/lake", known, {"a": Position(60, 1), "b": Position(2, 1)})  # one was made again
+    layout.same_service("/lake", known, {"c": Position(5, 1)})
     with pytest.raises(LakeError, match=r'/lake: its 2 topics \("a" first\) are other ones'):
-        lake.same_service("/lake", known, {"a": Position(3, 1), "b": Position(9, 2)})
+        layout.same_service("/lake", known, {"a": Position(3, 1), "b": Position(9, 2)})
 
 
 @pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64M", 64 << 20), ("1g", 1 << 30), ("0", 0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark_topics.jobs import picture, report
+from pyspark_topics.jobs import report
 
 
 class _Row(dict[str, Any]):
@@ -14,4 +14,4 @@ class _Row(dict[str, Any]):
 def test_nor_does_a_tag_in_a_report_or_its_picture() -> None:
     rows = [_Row(tag="x\x1b[2J\nforged", records=1)]
     assert report.table(rows) == "tag                     records\nx\\u001b[2J\\u000aforged        1\n"
-    assert "\x1b" not in picture.svg(rows, ["tag"], "t")
+    assert "\x1b" not in report.svg(rows, ["tag"], "t")

@@ -95,9 +95,12 @@ def test_what_was_read_of_a_gap_is_not_in_it(gap: Gap, seen: tuple[int, int] | N
 
 
 def test_gap_rows_have_the_columns_of_the_table() -> None:
-    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    rows = layout.gap_rows([Gap("a", 3, 9, "cap"), Gap("b", 1, 0, "deleted")], {"a": 4}, now)
+    lost = [Gap("a", 3, 9, "cap"), Gap("b", 1, 0, "deleted"), Gap("c", 1, 0, "deleted"), Gap("a", 1, 2, "cap")]
+    start, end = {"b": Position(1), "c": Position(1, 7)}, {"a": Position(10, 4)}
+    rows = layout.missed(lost, start, end, {("a", 4): (2, False), ("c", 7): (0, True)}, lambda gap, epoch: None)
     assert [list(row) for row in rows] == [list(layout.GAP_COLUMNS)] * 2
+    now = rows[0]["noticed"]
+    assert datetime.timedelta() <= datetime.datetime.now(datetime.UTC) - now < datetime.timedelta(minutes=1)
     assert [list(row.values()) for row in rows] == [["a", 4, 3, 9, "cap", now], ["b", 0, 1, None, "deleted", now]]
 
 

@@ -179,7 +179,7 @@ class Asked:
         return [self.topic(name) for name in self.shard.shard.directory.visible]
 
     def diff(self, topic: str, from_seq: int, limit: int, *_: int, **__: bool) -> Diff:
-        return parse_diff(msgspec.json.encode(self.shard.diff(topic, from_seq, limit=limit)))
+        return parse_diff(topic, msgspec.json.encode(self.shard.diff(topic, from_seq, limit=limit)))
 
 
 @pytest.mark.parametrize("window", [reconcile.WINDOW, 7])
