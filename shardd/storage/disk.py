@@ -264,27 +264,23 @@ class RealDisk:
             os.close(descriptor)
 
 
+def _dropped(*_: object, **_named: object) -> None:
+    """Does nothing, in place of a change."""
+
+
 class _Untouched:
     """A file that accepts every write and stores nothing."""
+
+    write_at = sync = truncate = close = _dropped
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         return sum(map(len, buffers))
 
-    def write_at(self, offset: int, data: bytes) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def truncate(self, size: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 class ReadOnlyDisk:
     """A disk that reads from another disk and drops every change. Recovery on it leaves the files as they are."""
+
+    make_dir = allot = vacate = replace = remove = remove_dir = remove_tree = sync_dir = _dropped
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -307,15 +303,6 @@ class ReadOnlyDisk:
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
         return self._disk.read_part(path, offset, size)
 
-    def make_dir(self, path: Path) -> None:
-        pass
-
-    def allot(self, path: Path, size: int) -> None:
-        pass
-
-    def vacate(self, path: Path) -> None:
-        pass
-
     def allotted(self, path: Path) -> tuple[int, int]:
         return self._disk.allotted(path)
 
@@ -324,18 +311,3 @@ class ReadOnlyDisk:
 
     def open(self, path: Path) -> File:
         return _Untouched()
-
-    def replace(self, source: Path, target: Path) -> None:
-        pass
-
-    def remove(self, path: Path) -> None:
-        pass
-
-    def remove_dir(self, path: Path) -> None:
-        pass
-
-    def remove_tree(self, path: Path) -> None:
-        pass
-
-    def sync_dir(self, path: Path) -> None:
-        pass
