@@ -1,7 +1,7 @@
 """The snapshot of a topic: the fields of its catalog entry besides its records.
 
 `FIELDS` is the only list of what a topic, its records and its position keep over a restart; writing and reading follow
-it. `REBUILT` and `TRANSIENT` have their other attributes. `docs/format.md` describes the fields.
+it. Their other attributes are made again by a start, or end with the process. `docs/format.md` describes the fields.
 """
 
 from __future__ import annotations
@@ -158,43 +158,6 @@ FIELDS: tuple[Field[Any], ...] = (
     _position("as_of", lambda _, state: state.as_of, optional=True),
 )
 """In the order of an entry, which is also the order of loading: `restored` needs the head, transfers need the queue."""
-REBUILT = {
-    "batches": "segments",
-    "sequence": "segments",
-    "segments": "segments",
-    "count": "segments",
-    "bytes": "segments",
-    "_topic_id": "the topic",
-    "unchecked": "segments",
-    "unloaded": "segments that cannot be read",
-    "damage": "segments that cannot be read",
-    "deferred": "the log",
-    "held_at": "the deferred frames",
-    "totals": "the directory",
-    "durable_head": "the head at the start",
-    "logged_seq": "the head at the start",
-    "ahead_ms": "the last commit time and the clock",
-    "_tags": "the records, on demand",
-}
-"""Attributes that a start makes again, and from what."""
-TRANSIENT = frozenset(
-    {
-        "block",
-        "catalogued",
-        "copies_staged",
-        "counted_in",
-        "holes",
-        "last_read_ts",
-        "logged_no",
-        "moving",
-        "pending_bytes",
-        "pending_count",
-        "promise",
-        "reserving",
-        "sync_required_no",
-    }
-)
-"""Attributes that end with the process."""
 UNLOADED = frozenset({"head_seq", "floor", "last_ts", "last_write_ts", "routers"})
 """Names of the fields that are shown of a topic whose files cannot be read."""
 
