@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import cbor2
 import xxhash
 
-from proto.format.frame import FORMAT_VERSION, Header, content_hash
+from proto.format.frame import CHECKSUM, FORMAT_VERSION, Header, content_hash
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed, with_held
 from shardd.checkpoint.segment_summary import packed
@@ -35,6 +35,7 @@ from shardd.storage.segment import (
     StoredFrame,
     chained,
     entry_of,
+    mark_at,
     not_ours,
     read_index,
     sealed_frame,
@@ -250,7 +251,8 @@ class Writer:
         offset, total = segment.size, segment.sum or 0
         for batch, flags in batches:
             frame = sealed_frame(batch, flags)
-            entries.append(entry_of(batch, frame, offset))
+            mark = mark_at(frame.tail, CHECKSUM.size)
+            entries.append(entry_of(batch, offset, len(frame), len(frame.head) + CHECKSUM.size, mark))
             offset += len(frame)
             total += content_hash(frame.head)
             buffers += (frame.head, frame.tail)

@@ -32,7 +32,7 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import CHECKSUM, DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
+from proto.format.frame import DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
@@ -45,7 +45,8 @@ from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import set_apart
 from shardd.storage.owner import Owner, owner_of
-from shardd.storage.segment import MARK_MASK, Segment, chained, from_index, load_batches
+from shardd.storage.segment import Segment, chained, from_index, load_batches, mark_at
+from shardd.storage.segment_check import whole_frames
 from shardd.topic.gaps import Gaps
 from shardd.topic.topic import Topic
 
@@ -266,22 +267,19 @@ def _ours(disk: Disk, segment: Segment, size: int, view: memoryview, batches: li
     index = from_index(disk, segment, size)
     if index is not None and chained(0, (entry.mark for entry in index)) == segment.chain:
         known = {(entry.first_seq, entry.mark) for entry in index}
-        return [each for each in batches if (each.first_seq, _mark(memoryview(each.buffer or b""), 0)) in known]
-    marks, at = [], 0
-    while at < min(size, len(view)):
-        try:
-            length = check(view, at).length
-        except FrameError:
-            return batches
-        marks.append(_mark(view, at))
-        at += length
+        return [each for each in batches if (each.first_seq, _mark(each)) in known]
+    try:
+        whole = whole_frames(view, min(size, len(view)), segment.data_path)
+        marks = [mark_at(view, at + header.flags_at) for at, header in whole]
+    except SegmentError:
+        return batches
     return [] if chained(0, marks) != segment.chain else batches
 
 
-def _mark(view: memoryview, at: int) -> int:
-    """The mark of a frame, as the chain of its segment has it."""
-    end = at + Header(view, at).flags_at - CHECKSUM.size
-    return int(CHECKSUM.unpack_from(view, end)[0]) & MARK_MASK
+def _mark(batch: Batch) -> int:
+    """The mark of a batch in memory, as the chain of its segment has it."""
+    assert batch.buffer is not None
+    return mark_at(batch.buffer, Header(batch.buffer).flags_at)
 
 
 def _set_foreign_apart(disk: Disk, path: Path, limits: Limits, segments: list[Segment]) -> None:

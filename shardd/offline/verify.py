@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from proto.format.frame import FrameError, check, content_hash
 from proto.model.limits import Limits

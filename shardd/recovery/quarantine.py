@@ -30,12 +30,13 @@ import structlog
 import xxhash
 
 from proto.format.buffer import Buffer
-from proto.format.frame import FrameError, Header, Kind, check
+from proto.format.frame import Header, Kind
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import Found
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
+from shardd.storage.segment_check import whole_frames
 from shardd.topic.damage import FIRST_LOOK_S, Damage, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
@@ -57,14 +58,7 @@ def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
             raise unreadable(path, error) from error
         if expected not in (None, xxhash.xxh3_64_intdigest(raw)):
             raise SegmentError(f"{path}: its frames are not those that were written here")
-        offset = 0
-        while offset < size:
-            try:
-                header = check(raw, offset)
-            except FrameError as error:
-                raise SegmentError(f"{path}, offset {offset}: {error}") from error
-            frames.append(raw[offset : offset + header.length])
-            offset += header.length
+        frames += (raw[offset : offset + header.length] for offset, header in whole_frames(raw, size, path))
     return frames
 
 

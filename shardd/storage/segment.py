@@ -38,11 +38,12 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from errno import EIO, ENOENT
 from pathlib import Path
 
 import xxhash
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
@@ -56,12 +57,10 @@ ENTRY = struct.Struct("<QQIIqqQII")
 MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
-MARK_MASK = 0xFFFF_FFFF
 PARTS_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, gc=False):
     first_seq: int
     offset: int
     length: int
@@ -73,17 +72,7 @@ class Entry:
     mark: int = 0
 
     def encode(self) -> bytes:
-        raw = ENTRY.pack(
-            self.first_seq,
-            self.offset,
-            self.length,
-            self.count,
-            self.first_ts,
-            self.last_ts,
-            self.size,
-            self.flags_at,
-            self.mark,
-        )
+        raw = ENTRY.pack(*astuple(self))
         return raw + CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
     @property
@@ -232,10 +221,6 @@ class Segment:
     def index_path(self) -> Path:
         return self.directory / f"seg-{self.first_seq:020d}.idx"
 
-    def load(self, entry: Entry) -> memoryview:
-        """The frame's bytes. Raises `SegmentError` if they are not the batch that the index names."""
-        return self.parts.frame(self.data_path, entry, self.size)
-
     def grown(self, entries: list[Entry]) -> None:
         """Count entries whose frames have been written and synced."""
         for entry in entries:
@@ -268,7 +253,8 @@ class StoredFrame:
 
     def load(self) -> memoryview:
         """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""
-        return self.segment.load(self.entry)
+        segment = self.segment
+        return segment.parts.frame(segment.data_path, self.entry, segment.size)
 
 
 def sealed_frame(batch: Batch, flags: bytes) -> Frame:
@@ -281,17 +267,10 @@ def sealed_frame(batch: Batch, flags: bytes) -> Frame:
     return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + flags.ljust(room, b"\0"))
 
 
-def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
+def entry_of(batch: Batch, offset: int, length: int, flags_at: int, mark: int) -> Entry:
+    """The entry of a batch whose frame of `length` bytes is at `offset` of the file."""
     return Entry(
-        batch.first_seq,
-        offset,
-        len(frame),
-        batch.count,
-        batch.first_ts,
-        batch.last_ts,
-        batch.size,
-        len(frame.head) + CHECKSUM.size,
-        frame.checksum & MARK_MASK,
+        batch.first_seq, offset, length, batch.count, batch.first_ts, batch.last_ts, batch.size, flags_at, mark
     )
 
 
@@ -349,19 +328,8 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
         except FrameError as error:
             raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
         batch = Batch(frame, header.first_seq, decode_batch(frame, header))
-        entries.append(
-            Entry(
-                header.first_seq,
-                offset,
-                header.length,
-                header.count,
-                batch.first_ts,
-                batch.last_ts,
-                batch.size,
-                header.flags_at,
-                mark_at(frame, header.flags_at),
-            )
-        )
+        flags_at = header.flags_at
+        entries.append(entry_of(batch, offset, header.length, flags_at, mark_at(frame, flags_at)))
         offset += header.length
     return entries
 
