@@ -32,12 +32,12 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
+from proto.format.frame import DELETED, Header, Kind, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
 from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
-from shardd.recovery.wal_scan import RecoveryError
+from shardd.recovery.wal_scan import RecoveryError, valid_frames
 from shardd.replication.attach import MARK
 from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
@@ -292,21 +292,15 @@ def _set_foreign_apart(disk: Disk, path: Path, limits: Limits, segments: list[Se
 
 def _frames(view: memoryview, first_seq: int, end: int) -> Iterator[Batch]:
     """Yield every valid batch in the file, in seq order."""
-    raw = bytes(view)
-    offset = raw.find(MAGIC)
-    while offset != -1:
-        try:
-            header = check(view, offset) if offset % 8 == 0 else None
-        except FrameError:
-            header = None
-        if header is None or header.kind != Kind.BATCH or header.first_seq < first_seq:
-            offset = raw.find(MAGIC, offset + 1)
+    after = 0
+    for offset, header in valid_frames(view):
+        if offset < after or header.kind != Kind.BATCH or header.first_seq < first_seq:
             continue
         if header.first_seq + header.count - 1 > end:
             return
-        yield _batch(raw[offset : offset + header.length], header)
+        after = offset + header.length
         first_seq = header.first_seq + header.count
-        offset = raw.find(MAGIC, offset + header.length)
+        yield _batch(bytes(view[offset:after]), header)
 
 
 def _batch(frame: bytes, header: Header) -> Batch:
