@@ -109,12 +109,10 @@ class CheckpointControl:
         self._jumps_earlier, self._jumps_before = self._jumps_before, self._directory.jumps
         yield from self._routing.saving()
         if self._space.low:
-            self._commits.rotate()  # only whole log files can be removed
+            self._wal.rotate()  # only whole log files can be removed
         self._space.checkpoint_begins()
-        return (yield from self._checkpoints.planner.planning(self._safe_no, last, self._wal.checksum_of))
-
-    def _safe_no(self) -> int:
-        return self._commits.safe_no
+        planner, commits = self._checkpoints.planner, self._commits
+        return (yield from planner.planning(lambda: commits.safe_no, last, self._wal.checksum_of))
 
     def end(self, plan: Plan, error: OSError | None = None) -> None:
         """`ending` in one call."""

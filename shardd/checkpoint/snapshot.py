@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from proto.model.topic_config import as_map, from_map
 from shardd.topic.cursors import Cursor
@@ -17,7 +17,6 @@ from shardd.topic.lane import load as load_lane
 from shardd.topic.tombstones import RESTART, Losses
 from shardd.topic.topic import Topic
 
-_Value = TypeVar("_Value")
 _Range = tuple[int, int, str]
 _Run = tuple[int, str]
 
@@ -38,13 +37,13 @@ class SavedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Generic[_Value]):
+class Field:
     """A field of a catalog entry, and the attributes of `Topic`, `Records` and `LogPosition` that it keeps."""
 
     name: str
     attributes: tuple[str, ...]
-    dump: Callable[[Topic, SavedState], _Value]
-    load: Callable[[Topic, _Value], None] | None
+    dump: Callable[[Topic, SavedState], Any]
+    load: Callable[[Topic, Any], None] | None
     """None: an argument of `Topic`."""
     optional: bool = False
     """Not written if it is None. Entries of earlier releases may not have it."""
@@ -107,9 +106,7 @@ def _load_last_write(topic: Topic, ts_ms: int | None) -> None:
     topic.last_write_ts = ts_ms
 
 
-def _position(
-    name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False
-) -> Field[Any]:
+def _position(name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False) -> Field:
     """A field of the topic's position."""
 
     def load(topic: Topic, value: Any) -> None:
@@ -118,7 +115,7 @@ def _position(
     return Field(name, (name,), dump or (lambda topic, _: getattr(topic.position, name)), load, optional)
 
 
-FIELDS: tuple[Field[Any], ...] = (
+FIELDS: tuple[Field, ...] = (
     Field("name", ("name",), lambda topic, _: topic.name, None),
     Field("id", ("id",), lambda topic, _: topic.id, None),
     Field("epoch", ("epoch",), lambda topic, _: topic.epoch, None),

@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
     for index in range(shards):
         report = verify(RealDisk(), data / shard_name(index), SystemClock(), limits)
         sound = sound and not report.problems
-        _say(kind="report", done=index + 1, total=shards, **report.as_map())
+        _say(kind="report", done=index + 1, total=shards, **asdict(report))
     return 0 if sound else 1
 
 

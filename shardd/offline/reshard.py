@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from shardd.offline.offline_routers import Routers
 from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import ASIDE
+from shardd.shard import Shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, write_all
 from shardd.storage.errors import Exhausted, SegmentError
@@ -110,23 +112,7 @@ class Reshard:
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
         for source in sources:
-            for topic in source.directory.visible.values():
-                if topic.damage is not None:
-                    raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
-                if topic.deferred:
-                    raise RecoveryError(
-                        f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
-                        "once, stop it gracefully, and try again"
-                    )
-            inventory = source.checkpoints.inventory
-            apart = [*inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
-            for base in filter(None, (inventory.path, inventory.cold)):
-                apart += [base / name for name in self._disk.list(base) if name.startswith(ASIDE)]
-            if apart:
-                raise RecoveryError(
-                    f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
-                    "it belongs, and move it out of the data directory first"
-                )
+            self._check_source(source)
         Routers(sources).derive()
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
@@ -162,6 +148,22 @@ class Reshard:
                         f"{folder / name} is none of the {old} shards of {MANIFEST}: find out where it belongs, and "
                         "move it to another folder first"
                     )
+
+    def _check_source(self, source: Shard) -> None:
+        """Raises `RecoveryError` if the shard has what the new shards would not get."""
+        for topic in source.directory.visible.values():
+            if topic.damage is not None:
+                raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
+            refuse_waiting(topic)
+        inventory = source.checkpoints.inventory
+        apart = [*inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
+        for base in filter(None, (inventory.path, inventory.cold)):
+            apart += [base / name for name in self._disk.list(base) if name.startswith(ASIDE)]
+        if apart:
+            raise RecoveryError(
+                f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
+                "it belongs, and move it out of the data directory first"
+            )
 
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
         copy = copied_topic(topic, directory.new_id())
@@ -219,14 +221,20 @@ class Reshard:
         path = self._data / name
         temporary = path.with_name(name + ".tmp")
         content = json.dumps(fields).encode() + b"\n"
-        file = self._disk.create(temporary)
-        try:
+        with closing(self._disk.create(temporary)) as file:
             write_all(file, content, path)
             file.sync()
-        finally:
-            file.close()
         self._disk.replace(temporary, path)
         self._disk.sync_dir(self._data)
+
+
+def refuse_waiting(topic: Topic) -> None:
+    """Raises `RecoveryError` if a topic waits for copies."""
+    if topic.deferred:
+        raise RecoveryError(
+            f'topic "{topic.name}" waits for copies that its routers have to make again; start the service once, stop '
+            "it gracefully, and try again"
+        )
 
 
 def _unread(topic: Topic, error: SegmentError) -> RecoveryError:

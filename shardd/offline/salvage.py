@@ -36,7 +36,7 @@ from proto.format.frame import DELETED, Header, Kind, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
-from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
+from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic, refuse_waiting
 from shardd.recovery.wal_scan import RecoveryError, valid_frames
 from shardd.replication.attach import MARK
 from shardd.shard import Shard, opened_shard
@@ -87,12 +87,8 @@ def salvage(
     topic = shard.directory.visible.get(name)
     if topic is None:
         raise RecoveryError(f'there is no topic "{name}"')
-    waiting = [t.name for t in shard.directory.visible.values() if t.deferred]
-    if waiting:
-        raise RecoveryError(
-            f'topic "{waiting[0]}" waits for copies that its routers have to make again; start the service once, stop '
-            "it gracefully, and try again"
-        )
+    for each in shard.directory.visible.values():
+        refuse_waiting(each)
     if topic.unloaded is None:
         yield {"kind": "sound", "topic": name}  # the topic has no files
         return
@@ -177,14 +173,16 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
 def _tell(topic: Topic, lost: list[Range]) -> None:
     """Make the lost seqs gaps. Those before the first live record become losses."""
     known = topic.records.gaps.ranges
-    ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, known))]
+    there = [(first, last) for first, last, _ in known]
+    ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, there))]
     topic.records.load("gaps", Gaps(sorted(ranges)))
     for upto, reason in topic.records.gaps.below(topic.records.floor):
         topic.records.losses.add(upto, reason)
 
 
-def _without(first: int, last: int, known: list[tuple[int, int, str]]) -> Iterator[Range]:
-    for start, end, _ in known:
+def _without(first: int, last: int, known: list[Range]) -> Iterator[Range]:
+    """What is left from `first` to `last` without the known ranges, which ascend."""
+    for start, end in known:
         if end < first or start > last:
             continue
         if start > first:
@@ -225,13 +223,7 @@ def _whole(
         batches = ours
     have = [(batch.first_seq, batch.last_seq) for batch in batches]
     if known is None:
-        lost, at = [], segment.first_seq
-        for first, last in have:
-            if first > at:
-                lost.append((at, first - 1))
-            at = last + 1
-        if at <= end:
-            lost.append((at, end))
+        lost = list(_without(segment.first_seq, end, have))
         if not lost and batches:
             found.problems[-1] += " (all records are whole; flags were taken as they are)"
         return batches, lost

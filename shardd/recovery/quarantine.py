@@ -33,7 +33,7 @@ from proto.format.buffer import Buffer
 from proto.format.frame import Header, Kind
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock
-from shardd.recovery.wal_scan import Found
+from shardd.storage.catalog import column
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
 from shardd.storage.segment_check import whole_frames
@@ -49,8 +49,7 @@ log: Any = structlog.get_logger()
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
     """The held frames of an unloaded topic. Blocks. Raises `SegmentError`."""
     frames: list[Buffer] = []
-    rows = entry.get("held", ())
-    checks = entry.get("held_checks") or [None] * len(rows)
+    rows, checks = entry.get("held", ()), column(entry, "held_checks", "held")
     for path, (_, size), expected in zip(held_files(entry, folder), rows, checks, strict=True):
         try:
             raw = disk.read_part(path, 0, size)
@@ -65,10 +64,6 @@ def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
 def _id_of(path: Path) -> int:
     """The topic id of a file in a topic's folder, of either tier."""
     return int(path.parent.name, 16)
-
-
-def found(frame: Buffer) -> Found:
-    return Found(Header(frame), frame, 0, 0)
 
 
 def defer(topic: Topic, header: Header, frame: Buffer) -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,12 +223,9 @@ class _Log:
         outcome.resume = path.name
         for extra in reversed(later):
             disk.remove(extra)
-        file = disk.open(path)
-        try:
+        with closing(disk.open(path)) as file:
             file.truncate(offset)
             file.sync()
-        finally:
-            file.close()
         disk.sync_dir(path.parent)
         for _, each in self.empty:
             disk.remove(each)

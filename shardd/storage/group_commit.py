@@ -66,10 +66,6 @@ class Commits:
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
 
-    def rotate(self) -> None:
-        """Begin a new log file as soon as everything is synced."""
-        self._wal.rotate()
-
     @property
     def synced_no(self) -> int:
         return self._wal.synced_no
@@ -99,11 +95,6 @@ class Commits:
         self._commit_safe(self._clock.monotonic())
         self._end_round()
         self.events.synced()
-
-    @property
-    def dirty(self) -> bool:
-        """True if frames are written that no sync covers."""
-        return self._wal.dirty
 
     @property
     def depth(self) -> int:
@@ -285,8 +276,9 @@ class Commits:
             self.sync_sum_us += us
             self._commit_safe(now)
             self._end_round()
-        else:
-            self._drop_round()
+        elif self._round is not None:
+            self._round = None
+            self.events.sync_ended(False)
         if error is not None:
             self._failed(error)
         if not self._wal.dirty:
@@ -307,11 +299,6 @@ class Commits:
             self.events.sync_ended(True)
             if self._shipped_no is not None and not self.everything_safe:
                 self._begin_round()
-
-    def _drop_round(self) -> None:
-        if self._round is not None:
-            self._round = None
-            self.events.sync_ended(False)
 
     def _commit_safe(self, now: float) -> None:
         safe_no = self.safe_no

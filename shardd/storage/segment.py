@@ -75,13 +75,10 @@ class Entry(Struct, frozen=True, gc=False):
         raw = ENTRY.pack(*astuple(self))
         return raw + CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
 
-
-def flags_check(first_seq: int, flags: bytes) -> int:
-    if flags.count(0) == len(flags):
+def flags_check(first_seq: int, flags: bytes | None) -> int:
+    """The check of a frame's delete flags; None if there are none."""
+    if flags is None or flags.count(0) == len(flags):
         return 0
     return xxhash.xxh3_64_intdigest(first_seq.to_bytes(8, "little") + flags)
 
@@ -106,7 +103,7 @@ class _Part:
 
 
 class Parts:
-    """A cache of segment files: the part read last of each file, up to `max_bytes` in all, least recently used first
+    """A cache of segment files: the part read last of each file, up to `PARTS_BYTES` in all, least recently used first
     out.
 
     A read holds a descriptor only while it runs, so the number of topics being read meets no limit of the process. If a
@@ -115,9 +112,8 @@ class Parts:
     part's frames are checked once, not at each access.
     """
 
-    def __init__(self, disk: Disk, max_bytes: int = PARTS_BYTES) -> None:
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._max_bytes = max_bytes
         self._parts: OrderedDict[Path, _Part] = OrderedDict()
         self._bytes = 0
         self.remnants = Remnants()
@@ -165,7 +161,7 @@ class Parts:
         except OSError as error:
             raise unreadable(path, error) from error
         self._bytes += len(part.data)
-        while self._bytes > self._max_bytes and len(self._parts) > 1:
+        while self._bytes > PARTS_BYTES and len(self._parts) > 1:
             self.drop(next(iter(self._parts)))
         return part
 
@@ -194,7 +190,6 @@ class Segment:
         self.size = 0
         self.records = 0
         self.frames = 0
-        self.last_seq = first_seq - 1
         self.last: Entry | None = None
         """The entry of the last frame that counts; None if it is not known."""
         self.chain: int | None = 0
@@ -229,7 +224,6 @@ class Segment:
             self.records += entry.count
             self.frames += 1
             self.last = entry
-            self.last_seq = entry.last_seq
 
     def move_to_cold(self, directory: Path) -> None:
         assert self.sealed, "no batch is written to a file that was copied"
