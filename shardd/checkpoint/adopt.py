@@ -96,13 +96,10 @@ class Adopter:
                 batch.stored = StoredFrame(segment, entry)
                 topic.records.sequence.filed(batch)
                 _filed(batch, flags)
-                self._cache(batch)
+                size = len(batch.buffer or b"") + _CACHED
+                self._cached.append((ref(batch), size))
+                self._cached_bytes += size
         assert not waiting, "each batch of the plan has a place in a file"
-
-    def _cache(self, batch: Batch) -> None:
-        size = len(batch.buffer or b"") + _CACHED
-        self._cached.append((ref(batch), size))
-        self._cached_bytes += size
 
     def release(self) -> None:
         """Free the oldest payloads beyond `cache_bytes`; the files have them."""

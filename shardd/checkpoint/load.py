@@ -45,7 +45,7 @@ class Loader:
         self._directory = directory
         self._clock = clock
         self._inventory = inventory
-        self.quarantine = Quarantine(directory, clock, self._load_again)
+        self.quarantine = Quarantine(directory, clock)
         self._from_files = False
         self._to_salvage = ""
         self._apart: Mapping[int, SegmentError] = {}
@@ -115,7 +115,7 @@ class Loader:
             raise
         except SegmentError as error:
             topic = self._set_apart(entry)
-            self.quarantine.unloaded(topic, error)
+            self.quarantine.set_apart(topic, error, partial(self._load_again, topic))
         else:
             self.held += frames
             if "held" in entry:
@@ -143,7 +143,7 @@ class Loader:
             apart = self._set_apart(self._entries[topic.id])
             self._inventory.forget(topic.segments)
             self._directory.replace(topic, apart)
-            self.quarantine.unloaded(apart, error)
+            self.quarantine.set_apart(apart, error, partial(self._load_again, apart))
 
     def replayed(self) -> None:
         """Called when the whole log has been replayed."""

@@ -92,7 +92,7 @@ class Writer:
             if topic_plan.topic.unloaded is not None:
                 self._write_held(plan, topic_plan, folders)
             if topic_plan.batches:
-                plan.written_bytes += self._write_batches(plan, topic_plan, folders)
+                self._write_batches(plan, topic_plan, folders)
             self._move_to_cold(plan, topic_plan, folders)
         self._sync(folders)
         self._commit(plan)
@@ -155,14 +155,13 @@ class Writer:
             self._write_batches(Plan(0, 0, 0, 0, {}, []), plan, folders)
         self._sync(folders)
 
-    def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> int:
+    def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         folder = self._inventory.folder(plan.topic.id, cold=False)
         self._disk.make_dir(folder)
         folders |= {folder, folder.parent, self._inventory.path}
         segment = plan.segments[-1] if plan.segments else None
         if segment is not None and (segment.sealed or segment.cold or not self._goes_on(plan.topic, segment)):
             segment = None
-        total = 0
         rest = deque(plan.batches)
         while rest:
             if segment is None:
@@ -174,9 +173,8 @@ class Writer:
                 records += chosen[-1][0].count
                 size += chosen[-1][0].size
             if chosen:
-                total += self._append(whole, plan, segment, chosen)
+                self._append(whole, plan, segment, chosen)
             segment = None
-        return total
 
     def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
@@ -238,7 +236,7 @@ class Writer:
             self._extend(whole, path, 0, [raw])
             plan.held = [([Header(unloaded.frames[0]).frame_no, len(raw)], xxhash.xxh3_64_intdigest(raw))]
 
-    def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> int:
+    def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> None:
         entries: list[Entry] = []
         buffers: list[bytes] = []
         offset, total = segment.size, segment.sum or 0
@@ -255,7 +253,7 @@ class Writer:
         self._extend(whole, segment.data_path, segment.size, buffers)
         plan.written.append((segment, entries))
         plan.sums[id(segment)] = total % SUMS
-        return offset - segment.size
+        whole.written_bytes += offset - segment.size
 
     def _extend(self, plan: Plan, path: Path, size: int, buffers: list[bytes]) -> None:
         """Append to a file of which `size` bytes count, and sync it. Raises OSError."""

@@ -78,13 +78,11 @@ def defer(topic: Topic, header: Header, frame: Buffer) -> None:
 
 
 class Quarantine:
-    """The quarantined topics of a shard. `load_again` reads an unloaded topic from its files and makes it visible, or
-    raises `SegmentError`."""
+    """The quarantined topics of a shard."""
 
-    def __init__(self, directory: Directory, clock: Clock, load_again: Callable[[Topic], None]) -> None:
+    def __init__(self, directory: Directory, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
-        self._load_again = load_again
         self._early: dict[int, tuple[SegmentError, Callable[[], object]]] = {}
         self._fresh: list[Topic] = []
         self._apart: dict[int, Topic] = {}
@@ -121,10 +119,6 @@ class Quarantine:
             reason=str(error),
             remedy="put the file back, or stop the service and run `topics verify`, then `topics salvage`",
         )
-
-    def unloaded(self, topic: Topic, error: SegmentError) -> None:
-        """Quarantine a topic that the start could not read."""
-        self.set_apart(topic, error, lambda: self._load_again(topic))
 
     def recovered(self) -> None:
         """Quarantine the topics whose damage was found before they were visible. Called when all topics are visible."""

@@ -183,21 +183,17 @@ class _Log:
             (checksum,) = CHECKSUM.unpack_from(frame, HEADER.size + header.body_len)
             if number != self.after_no or self.tail in (None, checksum):
                 self.outcome.tail = checksum
+                frames = self.unsynced
                 if not offset:
                     self.outcome.firsts[number] = checksum
-                self._note(header, offset)
+                    frames.clear()
+                frames.append((number, offset))
+                while frames and frames[0][0] <= header.synced_no:
+                    frames.popleft()
+                self.outcome.unsynced_at = frames[0][1] if frames else offset + header.length
                 return
             wrong = f"frame {number} is not the one that the catalog was made after"
         raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
-
-    def _note(self, header: Header, offset: int) -> None:
-        frames = self.unsynced
-        if not offset:
-            frames.clear()
-        frames.append((header.frame_no, offset))
-        while frames and frames[0][0] <= header.synced_no:
-            frames.popleft()
-        self.outcome.unsynced_at = frames[0][1] if frames else offset + header.length
 
     def end(self, files: list[_File], offset: int) -> None:
         """The last of these files ends at `offset`. Removes empty files: they have no meaning but their names, see

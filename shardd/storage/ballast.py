@@ -95,11 +95,6 @@ class Ballast:
                 self._disk.remove(path)
                 del self._given_up[path]
 
-    def end(self) -> None:
-        """Release everything. Called when the shard stops."""
-        self.give_up()
-        self.used()
-
 
 def promised(disk: Disk, data: Path) -> tuple[int, int]:
     """Bytes that the shards below `data` have promised, and the number of those shards. Raises OSError."""

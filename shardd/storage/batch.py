@@ -311,20 +311,17 @@ class Batch:
         mask = None if self.flags is None else self.mask(self.start, self.count)
         self.live = self.count - self.start if mask is None else mask.count(1)
         try:
-            size = self._size_of_live(mask)
+            if mask is None:
+                size = self.columns().size(self.start, self.count)
+            elif self.few:
+                columns, places = self.records(ones(mask, self.start))
+                size = columns.size_at(places)
+            else:
+                size = sum(compress(self.columns().sizes(self.start, self.count), mask))
         except SegmentError:
             self.live_size = self.size * self.live // self.count
         else:
             self.live_size = size + RECORD_OVERHEAD * self.live
-
-    def _size_of_live(self, mask: bytes | None) -> int:
-        """Bytes of data, tag, node and meta of the live records; `mask` is theirs. Raises `SegmentError`."""
-        if mask is None:
-            return self.columns().size(self.start, self.count)
-        if self.few:
-            columns, places = self.records(ones(mask, self.start))
-            return columns.size_at(places)
-        return sum(compress(self.columns().sizes(self.start, self.count), mask))
 
     def start_to_lose(self, records: int, size: int) -> int:
         """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost,

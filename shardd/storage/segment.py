@@ -150,7 +150,12 @@ class Parts:
             self._parts.move_to_end(path)
         view = part.data[entry.offset - part.start : end - part.start]
         if entry.offset not in part.checked:
-            _check(path, entry, view)
+            try:
+                header = check(view)
+            except FrameError as error:
+                raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
+            if header.first_seq != entry.first_seq or header.count != entry.count:
+                raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
             part.checked.add(entry.offset)
         return view
 
@@ -169,15 +174,6 @@ class Parts:
         part = self._parts.pop(path, None)
         if part is not None:
             self._bytes -= len(part.data)
-
-
-def _check(path: Path, entry: Entry, view: memoryview) -> None:
-    try:
-        header = check(view)
-    except FrameError as error:
-        raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
-    if header.first_seq != entry.first_seq or header.count != entry.count:
-        raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
 
 
 class Segment:
