@@ -29,9 +29,7 @@ def _names_cold(disk: Disk, path: Path) -> bool:
     if not numbers:
         return False
     try:
-        for entry in catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1]))):
-            if isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]):
-                return True
+        entries = catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1])))
+        return any(isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]) for entry in entries)
     except (FileNotFoundError, catalog.CatalogError, *catalog.STRANGE):
         return True  # that shard will find out; this one copies nothing meanwhile
-    return False

@@ -53,8 +53,6 @@ class Plan:
     """Plans of the topics that have changed."""
     entries: list[bytes | TopicPlan] = field(default_factory=list)
     """Entries of all topics, those that have changed as their plans."""
-    to_cold: bool = False
-    """True if a segment is to be moved to the cold tier."""
     dead: list[Path] = field(default_factory=list)
     listed: list[Planned] = field(default_factory=list)
     loaded: dict[int, Topic] | None = None

@@ -66,7 +66,7 @@ class Planner:
                 looked = 0
                 yield
         assert planned == plan.id_sum, "each topic that was not deleted has an entry"
-        if plan.to_cold:
+        if any(each.cold for each in plan.topics):
             self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments) or None
         self._list_again(plan.topics)
         self._leave(plan)
@@ -126,7 +126,6 @@ class Planner:
         plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)
         whole.entries.append(plan)
-        whole.to_cold = whole.to_cold or bool(plan.cold)
         # Deletions are listed until files have them. Segments that cannot be moved now are tried again, also those of a
         # topic that is set apart.
         done = topic.damage is None and topic.position.logged_no <= synced_no and not plan.deleted and not plan.cold

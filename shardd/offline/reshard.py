@@ -76,28 +76,22 @@ class Reshard:
         Blocks. Raises `RecoveryError` for shards that cannot be read, OSError. The next attempt then continues.
         """
         manifest = json.loads(bytes(self._disk.read(self._data / MANIFEST)))
-        decided = self._decided()
-        if decided is None:
-            if shards == manifest["shards"]:
-                self._disk.remove_tree(self._staging)
-                return shards
+        if DECISION in self._disk.list(self._data):
+            shards = int(json.loads(bytes(self._disk.read(self._data / DECISION)))["shards"])
+            self._disk.sync_dir(self._data)  # the earlier process may have been killed before this sync
+        elif shards == manifest["shards"]:
+            self._disk.remove_tree(self._staging)
+            return shards
+        else:
             self._make(manifest["shards"], shards, progress)
             self._write_json(DECISION, {"shards": shards})
-            decided = shards
-        else:
-            self._disk.sync_dir(self._data)  # the earlier process may have been killed before this sync
-        self._exchange(decided)
-        self._write_json(MANIFEST, {**manifest, "shards": decided})
+        self._exchange(shards)
+        self._write_json(MANIFEST, {**manifest, "shards": shards})
         self._disk.remove_tree(self._staging)
         self._remove_cold()
         self._disk.remove(self._data / DECISION)
         self._disk.sync_dir(self._data)
-        return decided
-
-    def _decided(self) -> int | None:
-        if DECISION not in self._disk.list(self._data):
-            return None
-        return int(json.loads(bytes(self._disk.read(self._data / DECISION)))["shards"])
+        return shards
 
     # 1
 

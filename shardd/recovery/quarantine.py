@@ -26,7 +26,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import structlog
 import xxhash
 
 from proto.format.buffer import Buffer
@@ -36,6 +35,7 @@ from shardd.clock import Clock
 from shardd.storage.catalog import column
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
+from shardd.storage.lost import log
 from shardd.storage.segment_check import whole_frames
 from shardd.topic.damage import FIRST_LOOK_S, Damage, held_files
 from shardd.topic.directory import Directory
@@ -43,7 +43,6 @@ from shardd.topic.topic import Topic
 
 LONGEST_LOOK_S = 60.0
 """Longest pause in seconds between attempts to read a damaged topic."""
-log: Any = structlog.get_logger()
 
 
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:

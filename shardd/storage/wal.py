@@ -154,7 +154,9 @@ class Wal:
         self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
-        self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
+        self._frames = self._writes = self._syncs = self._rotations = 0
+        self.bytes_written = 0
+        """Bytes written to all files since the start of the process."""
         self.first_no = next_no
         """Number of the first frame of the current file."""
         if resume is None:
@@ -178,11 +180,6 @@ class Wal:
         """True if frames are written that no sync covers, and one still can. That is so in a read-only log, too, if a
         failed write could not be cut back: a start cuts off what follows the last whole frame."""
         return self.dirty and not self._unsyncable
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes written to all files since the start of the process."""
-        return self._bytes
 
     def stage(self, encode: Callable[[int, int], Frame]) -> tuple[int, Frame]:
         """Number the next frame and encode it with `encode(frame_no, synced_no)`. Returns the number and the frame."""
@@ -242,7 +239,7 @@ class Wal:
         self._size += size
         self._frames += len(staged)
         self._writes += 1
-        self._bytes += size
+        self.bytes_written += size
         self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
 
     def _write(self, buffers: list[bytes], size: int) -> None:
@@ -348,7 +345,7 @@ class Wal:
         self._staged_tail = self._written_tail = self._synced_tail = tail
         self.synced_no = first_no + len(kept) - 1
         self.next_no = self.synced_no + 1
-        self._bytes += size
+        self.bytes_written += size
         self._rotations += 1
 
     def _write_new(self, path: Path, buffers: list[bytes], size: int) -> File:
@@ -375,7 +372,7 @@ class Wal:
             self._frames,
             self._writes,
             self._syncs,
-            self._bytes,
+            self.bytes_written,
             self._rotations,
             read_only=self.read_only is not None,
             last_frame=self.next_no - 1,
