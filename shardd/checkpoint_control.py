@@ -90,14 +90,10 @@ class CheckpointControl:
             self.wanted()
 
     def hold_space(self, outcome: Outcome) -> None:
-        """Hold space for checkpoints from now on, until `release_space`. `outcome`: of reading the log."""
+        """Hold space for checkpoints from now on, until `Space.end`. `outcome`: of reading the log."""
         self._space.checkpoint_ended(True, self._checkpoints.inventory.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.records.batches) for t in self._directory.visible.values())
         self._space.begin(outcome.replayed_bytes, outcome.replayed_records, unstored)
-
-    def release_space(self) -> None:
-        """Release the held space. Call it when the shard is closed."""
-        self._space.end()
 
     def begin(self, last: bool = False) -> Plan:
         """`planning` in one call."""

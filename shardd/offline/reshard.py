@@ -19,7 +19,7 @@ interrupted exchange may leave a shard under both names. The next attempt exchan
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -163,16 +163,11 @@ class Reshard:
         copy = copied_topic(topic, directory.new_id())
         directory.show(copy)
         copy.position.logged_upto(topic.records.head_seq)
-        size = 0
-        for batch in topic.records.batches:
+        for batch in in_pieces(topic, lambda: self._checkpoint(target)):
             try:
                 copy.records.restore(copied_batch(batch))
             except SegmentError as error:
                 raise _unread(topic, error) from error
-            size += batch.size
-            if size >= PIECE_BYTES:
-                self._checkpoint(target)
-                size = 0
         copy.restored(topic.records.head_seq, topic.records.floor)
         return topic.records.count
 
@@ -244,6 +239,17 @@ def copied_topic(topic: Topic, ident: int) -> Topic:
     load(copy, dump(topic, exact(topic)), COPIED)
     copy.lane = copy.lane_visible = topic.lane_visible
     return copy
+
+
+def in_pieces(topic: Topic, store: Callable[[], None]) -> Iterator[Batch]:
+    """The batches of a topic, to be copied one by one. Calls `store` when `PIECE_BYTES` of them have been copied."""
+    size = 0
+    for batch in topic.records.batches:
+        yield batch
+        size += batch.size
+        if size >= PIECE_BYTES:
+            store()
+            size = 0
 
 
 def copied_batch(batch: Batch) -> Batch:

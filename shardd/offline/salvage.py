@@ -36,7 +36,7 @@ from proto.format.frame import DELETED, Header, Kind, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
-from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic, refuse_waiting
+from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic, in_pieces, refuse_waiting
 from shardd.recovery.wal_scan import RecoveryError, valid_frames
 from shardd.replication.attach import MARK
 from shardd.shard import Shard, opened_shard
@@ -322,13 +322,8 @@ def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
 def _copied(shard: Shard, topic: Topic) -> Topic:
     copy = copied_topic(topic, shard.directory.new_id())
     copy.position.logged_upto(topic.position.logged_seq)
-    size = 0
-    for batch in topic.records.batches:
+    for batch in in_pieces(topic, lambda: shard.checkpoints.store(copy)):
         copy.records.restore(copied_batch(batch))
-        size += batch.size
-        if size >= PIECE_BYTES:
-            shard.checkpoints.store(copy)
-            size = 0
     shard.checkpoints.store(copy)
     copy.restored(topic.records.head_seq, topic.records.floor)
     copy.position.used(topic.position.next_seq - 1)

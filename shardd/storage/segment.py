@@ -129,17 +129,12 @@ class Parts:
         except Exhausted:
             raise
         except SegmentError as error:
-            self.drop(path)
             self.met(path, error, lambda: self._look(path, entry, size))
             raise
 
     def _look(self, path: Path, entry: Entry, size: int) -> None:
         self.drop(path)
-        try:
-            self._frame(path, entry, size)
-        except SegmentError:
-            self.drop(path)
-            raise
+        self._frame(path, entry, size)
 
     def _frame(self, path: Path, entry: Entry, size: int) -> memoryview:
         part = self._parts.get(path)
@@ -152,10 +147,11 @@ class Parts:
         if entry.offset not in part.checked:
             try:
                 header = check(view)
+                if header.first_seq != entry.first_seq or header.count != entry.count:
+                    raise FrameError("not the batch the index names")
             except FrameError as error:
+                self.drop(path)
                 raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
-            if header.first_seq != entry.first_seq or header.count != entry.count:
-                raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
             part.checked.add(entry.offset)
         return view
 
@@ -181,7 +177,8 @@ class Segment:
 
     def __init__(self, directory: Path, first_seq: int, created_ms: int, parts: Parts) -> None:
         self.first_seq = first_seq
-        self._place(directory)
+        self.directory = directory
+        self._data_path: Path | None = None
         self.created_ms = created_ms
         self.size = 0
         self.records = 0
@@ -197,10 +194,6 @@ class Segment:
         self.sealed = False
         self.cold = False
         self.parts = parts
-
-    def _place(self, directory: Path) -> None:
-        self.directory = directory
-        self._data_path: Path | None = None
 
     @property
     def data_path(self) -> Path:
@@ -224,7 +217,7 @@ class Segment:
     def move_to_cold(self, directory: Path) -> None:
         assert self.sealed, "no batch is written to a file that was copied"
         self.parts.drop(self.data_path)
-        self._place(directory)
+        self.directory, self._data_path = directory, None
         self.cold = True
 
 

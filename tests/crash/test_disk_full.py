@@ -229,7 +229,7 @@ def test_a_stopped_shard_holds_nothing_and_a_killed_one_finds_what_it_held() -> 
     assert not again[0].shard.space.low
     for shard in shards:
         shard.shard.close()
-        shard.shard.control.release_space()
+        shard.shard.space.end()
     assert not disk.allotments
 
 
