@@ -340,9 +340,8 @@ class Writer:
                 chain = chained(chain, (entry.mark for entry in entries))
             chains.append(chain)
             sealed = segment.sealed or self._inventory.full(records, size)
-            rows.append(
-                [segment.first_seq, size, segment.created_ms, sealed, segment.cold or id(segment) in becomes_cold]
-            )
+            cold = segment.cold or id(segment) in becomes_cold
+            rows.append([segment.first_seq, size, segment.created_ms, sealed, cold])
             if places is not None:
                 index.append(packed(segment, records, frames, places.get(id(segment), ())))
         deleted = [[batch.first_seq, flags] for batch, flags in plan.deleted]

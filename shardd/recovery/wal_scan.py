@@ -30,7 +30,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -262,12 +262,8 @@ def valid_frames(view: memoryview, start: int = 0) -> Iterator[tuple[int, Header
     at = raw.find(MAGIC, start)
     while at != -1:
         if at % 8 == 0:
-            try:
-                header = check(view, at)
-            except FrameError:
-                pass
-            else:
-                yield at, header
+            with suppress(FrameError):
+                yield at, check(view, at)
         at = raw.find(MAGIC, at + 1)
 
 

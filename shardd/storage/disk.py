@@ -11,12 +11,11 @@ Callers may rely on these promises. The fault-injecting disk of the tests takes 
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
 from collections.abc import Sequence
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EINVAL, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
@@ -225,7 +224,7 @@ class RealDisk:
         # Not mapped: a map ends the process where the device cannot read, or where the file is cut short meanwhile.
         with open(path, "rb", buffering=0, opener=_not_a_link) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "is no regular file", str(path))
+                raise OSError(EINVAL, "is no regular file", str(path))
             try:
                 return memoryview(file.readall())
             except OSError as error:

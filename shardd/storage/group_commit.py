@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from contextlib import suppress
 
 import trio
 
@@ -313,11 +314,9 @@ class Commits:
         self._waiting = deque(change for change in self._waiting if change.number <= synced_no)
         # One without a frame has the number of another change's frame, which may be acknowledged.
         numbers = {change.number for change in given_up if change.logged}
-        try:
+        with suppress(WalError):  # the log is read-only then: every later write raises the reason
             self._wal.rescue(lambda number: number not in numbers)
             self._rescue = (synced_no, self._wal.synced_no)
-        except WalError:
-            pass  # the log is read-only now: every later write raises the reason
         _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))
 
 

@@ -128,11 +128,11 @@ class Wal:
         *,
         next_no: int,
         max_bytes: int,
-        resume: str | None = None,
-        unsynced_at: int = 0,
-        seed: int | None = None,
-        tail: int | None = None,
-        firsts: dict[int, int] | None = None,
+        resume: str | None,
+        unsynced_at: int,
+        seed: int | None,
+        tail: int | None,
+        firsts: dict[int, int],
     ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. Its frames from `unsynced_at`
         on are written again, and synced. `seed` is that of the links between frames (None: there are none), `tail` the
@@ -143,7 +143,7 @@ class Wal:
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
         """Checksums of the last frame that was staged, written, synced."""
-        self._firsts = {} if firsts is None else firsts
+        self._firsts = firsts
         self._directory = directory
         self._max_bytes = max_bytes
         self.next_no = next_no
