@@ -90,14 +90,10 @@ class CheckpointControl:
             self.wanted()
 
     def hold_space(self, outcome: Outcome) -> None:
-        """Hold space for checkpoints from now on, until `release_space`. `outcome`: of reading the log."""
+        """Hold space for checkpoints from now on, until `Space.end`. `outcome`: of reading the log."""
         self._space.checkpoint_ended(True, self._checkpoints.inventory.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.records.batches) for t in self._directory.visible.values())
         self._space.begin(outcome.replayed_bytes, outcome.replayed_records, unstored)
-
-    def release_space(self) -> None:
-        """Release the held space. Call it when the shard is closed."""
-        self._space.end()
 
     def begin(self, last: bool = False) -> Plan:
         """`planning` in one call."""
@@ -109,12 +105,10 @@ class CheckpointControl:
         self._jumps_earlier, self._jumps_before = self._jumps_before, self._directory.jumps
         yield from self._routing.saving()
         if self._space.low:
-            self._commits.rotate()  # only whole log files can be removed
+            self._wal.rotate()  # only whole log files can be removed
         self._space.checkpoint_begins()
-        return (yield from self._checkpoints.planner.planning(self._safe_no, last, self._wal.checksum_of))
-
-    def _safe_no(self) -> int:
-        return self._commits.safe_no
+        planner, commits = self._checkpoints.planner, self._commits
+        return (yield from planner.planning(lambda: commits.safe_no, last, self._wal.checksum_of))
 
     def end(self, plan: Plan, error: OSError | None = None) -> None:
         """`ending` in one call."""

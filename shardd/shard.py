@@ -15,6 +15,8 @@ from collections.abc import Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from proto.format.buffer import Buffer
+from proto.format.frame import Header
 from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import NEED_RECORDS
@@ -30,7 +32,7 @@ from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.slices import exhaust
 from shardd.clock import Clock
 from shardd.delivery.pressure import Sample, widening_s
-from shardd.recovery.quarantine import found, refusal
+from shardd.recovery.quarantine import refusal
 from shardd.recovery.replay import read_ahead, replay
 from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.storage.catalog import CatalogError
@@ -104,9 +106,9 @@ def _recovered(
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
     inventory = checkpoints.inventory
-    log_frames = scan(disk, path / "wal", outcome, after_no, seed=inventory.owner.seed, tail=inventory.tail)
+    log_frames = scan(disk, path / "wal", outcome, after_no, seed=inventory.owner.seed, tail=inventory.newest.tail)
     yield from _read_back(log_frames, directory, checkpoints)
-    if outcome.next_no == 1 and not inventory.number and checkpoints.strays({}):
+    if outcome.next_no == 1 and not inventory.newest.number and checkpoints.strays({}):
         raise RecoveryError(f"{path}: it has files of topics, but no catalog and no log. Put them back from a backup")
     checkpoints.replayed(outcome, directory.next_id)
     directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
@@ -129,14 +131,14 @@ def _read_back(
 ) -> Iterator[tuple[int, int]]:
     """Replay the held frames, then those of the log. Raises `RecoveryError`."""
     for frame in checkpoints.loader.held:
-        _replay(directory, found(frame))
+        _replay(directory, Header(frame), frame)
     checkpoints.loader.held.clear()
     for each in log_frames:
         try:
             checkpoints.loader.replaying(each.header)
         except SegmentError as error:
             raise RecoveryError(str(error)) from error
-        _replay(directory, each)
+        _replay(directory, each.header, each.buffer)
         yield each.done_bytes, each.total_bytes
     for topic in directory.visible.values():
         if topic.deferred:
@@ -146,11 +148,11 @@ def _read_back(
                 raise _unread(topic.id, error) from error
 
 
-def _replay(directory: Directory, each: Found) -> None:
+def _replay(directory: Directory, header: Header, buffer: Buffer) -> None:
     try:
-        replay(directory, each)
+        replay(directory, header, buffer)
     except SegmentError as error:
-        raise _unread(each.header.topic_id, error) from error
+        raise _unread(header.topic_id, error) from error
 
 
 def _unread(topic_id: int, error: SegmentError) -> RecoveryError:

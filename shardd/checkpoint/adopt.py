@@ -11,7 +11,7 @@ from proto.format.frame import DELETED
 from proto.model.limits import Limits
 from proto.process.garbage_collector import search_recent
 from shardd.checkpoint import slices
-from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.inventory import Inventory, Newest
 from shardd.checkpoint.plan import Plan, TopicPlan, segment_of, with_held
 from shardd.storage.batch import Batch
 from shardd.storage.segment import StoredFrame, chained, flags_check
@@ -28,7 +28,6 @@ class Adopter:
         """Stored batches whose payload is in memory, oldest first, and what each counts. Batches that their topics have
         dropped are freed all the same."""
         self._cached_bytes = 0
-        self.completed = 0
         self.nothing_to_remove = False
         """True if another checkpoint would remove nothing, unless more is logged."""
 
@@ -36,14 +35,12 @@ class Adopter:
         """Step 7 in slices. They also free the plan, because freeing a large one in one call takes as long as several
         slices."""
         assert plan.committed, "the next start could not find what is adopted"
-        assert plan.number == self._inventory.number + 1
-        logged = self._inventory.frame_no != plan.frame_no
-        self._inventory.number, self._inventory.frame_no = plan.number, plan.frame_no
-        self._inventory.catalog_bytes = plan.catalog_bytes
+        assert plan.number == self._inventory.newest.number + 1
+        logged = self._inventory.newest.frame_no != plan.frame_no
+        self._inventory.newest = Newest(plan.number, plan.frame_no, plan.tail, plan.catalog_bytes)
         self._inventory.looked_for_strays = True
         for batch, flags in plan.listed if plan.flagged else ():
             if not isinstance(batch.stored, StoredFrame) or id(batch.stored.segment) not in plan.unflagged:
-                batch.written = flags.count(DELETED)
                 _filed(batch, flags)
         self._inventory.listed = [
             (batch, flags)
@@ -63,7 +60,6 @@ class Adopter:
                 yield
         self.release()
         self.nothing_to_remove = plan.trimmed and not (logged or self._inventory.garbage or self._inventory.listed)
-        self.completed += 1
 
     def _adopt_topic(self, plan: TopicPlan) -> None:
         topic = plan.topic
@@ -99,15 +95,11 @@ class Adopter:
                 batch, flags = waiting.popleft()
                 batch.stored = StoredFrame(segment, entry)
                 topic.records.sequence.filed(batch)
-                batch.written = flags.count(DELETED)
                 _filed(batch, flags)
-                self._cache(batch)
+                size = len(batch.buffer or b"") + _CACHED
+                self._cached.append((ref(batch), size))
+                self._cached_bytes += size
         assert not waiting, "each batch of the plan has a place in a file"
-
-    def _cache(self, batch: Batch) -> None:
-        size = len(batch.buffer or b"") + _CACHED
-        self._cached.append((ref(batch), size))
-        self._cached_bytes += size
 
     def release(self) -> None:
         """Free the oldest payloads beyond `cache_bytes`; the files have them."""
@@ -120,6 +112,7 @@ class Adopter:
 
 def _filed(batch: Batch, flags: bytes) -> None:
     """Record that the file has these flags now."""
+    batch.written = flags.count(DELETED)
     new = flags_check(batch.first_seq, flags)
     segment_of(batch).check ^= batch.filed ^ new
     batch.filed = new

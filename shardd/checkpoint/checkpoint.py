@@ -101,7 +101,7 @@ class Checkpoints:
         self.inventory.firsts = outcome.firsts
         inventory = self.inventory
         inventory.known = Known(
-            next_id, outcome.next_no - 1, inventory.proven, outcome.begin_no, frozenset(inventory.lacking)
+            next_id, outcome.next_no - 1, inventory.newest.proven, outcome.begin_no, frozenset(inventory.lacking)
         )
 
     def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:

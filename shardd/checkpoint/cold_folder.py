@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cbor2
-
 from shardd.storage import catalog
 from shardd.storage.disk import Disk
 from shardd.storage.owner import SHARD
@@ -31,17 +29,7 @@ def _names_cold(disk: Disk, path: Path) -> bool:
     if not numbers:
         return False
     try:
-        for entry in catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1]))):
-            if isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]):
-                return True
-    except (
-        FileNotFoundError,
-        catalog.CatalogError,
-        cbor2.CBORDecodeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):
+        entries = catalog.topics_of(disk.read(path / catalog.file_name(numbers[-1])))
+        return any(isinstance(entry, dict) and any(cold for _, _, _, _, cold in entry["segments"]) for entry in entries)
+    except (FileNotFoundError, catalog.CatalogError, *catalog.STRANGE):
         return True  # that shard will find out; this one copies nothing meanwhile
-    return False

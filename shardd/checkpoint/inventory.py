@@ -6,7 +6,8 @@ It changes in the steps 1 and 7 of a checkpoint, while no thread writes. See `sh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,27 +28,34 @@ from shardd.topic.topic import Topic
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest catalog."""
+
+    number: int = 0
+    frame_no: int = 0
+    """The frame number that it was made at."""
+    tail: int | None = None
+    """Checksum of that frame, if it is known."""
+    size: int = 0
+    """Bytes of its file."""
+    proven: bool = True
+    """False if it does not say whose it is."""
+
+
 class Inventory:
     def __init__(self, disk: Disk, path: Path, limits: Limits, owner: Owner) -> None:
         self._disk = disk
         self._limits = limits
         self.path = path
         self.owner = owner
-        self.tail: int | None = None
-        """Checksum of the frame that the newest catalog was made at, if it says so."""
+        self.newest = Newest()
         self.cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         """The shard's folder in the cold tier, if there is one."""
         self.cold_used: bool | None = None
         """True if the newest catalog has segments in the cold tier, or the folder lacks those of other shards. None
         if the catalog has none, until a checkpoint that is to copy some has looked at the others."""
         self.parts = Parts(disk)
-        self.number = 0
-        self.frame_no = 0
-        """Number of the newest catalog, and the frame number that it was made at."""
-        self.catalog_bytes = 0
-        """Size of the newest catalog."""
-        self.proven = True
-        """False if the newest catalog does not say whose it is."""
         self.known = Known(0, 0)
         self.lacking: dict[int, tuple[str, str]] = {}
         """By topic id: the topic's name, and what its segments lack, by its sum."""
@@ -97,7 +105,7 @@ class Inventory:
     @property
     def catalog_may_have(self) -> int:
         """An upper bound of the next catalog's bytes, as far as they follow from the last catalog and the segments."""
-        return self.catalog_bytes + self.segment_bytes
+        return self.newest.size + self.segment_bytes
 
     def folder(self, ident: int, cold: bool) -> Path:
         """The folder of a topic's files in the hot or the cold tier. Raises `CatalogError` without a cold tier."""
@@ -144,29 +152,24 @@ class Inventory:
 
     def let_held_go(self, unloaded: Unloaded) -> None:
         """Mark the files of held frames for removal."""
-        rows = unloaded.entry.get("held", ())
-        checks = unloaded.entry.get("held_checks") or [None] * len(rows)
+        rows, checks = unloaded.entry.get("held", ()), catalog.column(unloaded.entry, "held_checks", "held")
         for path, (_, size), expected in zip(unloaded.held, rows, checks, strict=True):
             self.leaving[path] = partial(replaced_held, self._disk, path, size, expected)
         self.unused += unloaded.held
 
-    def listed_in(self, segment: Segment) -> list[Batch]:
-        """Batches of a segment whose flags in the file may be half written."""
+    def flags_of(self, segment: Segment) -> tuple[set[int], int]:
+        """The first seqs of the batches of a segment whose flags in the file may be half written, and the check of the
+        flags that the file has of all others."""
         listed, count, by_segment = self._listed_of
         if listed is not self.listed or count != len(listed):
             by_segment = {}
             for batch, _ in self.listed:
                 by_segment.setdefault(id(segment_of(batch)), []).append(batch)
             self._listed_of = self.listed, len(self.listed), by_segment
-        return by_segment.get(id(segment), [])
-
-    def flags_of(self, segment: Segment) -> tuple[set[int], int]:
-        """The first seqs of those batches, and the check of the flags that the file has of all others."""
-        listed = self.listed_in(segment)
-        expected = segment.check
-        for batch in listed:
+        batches, expected = by_segment.get(id(segment), ()), segment.check
+        for batch in batches:
             expected ^= batch.filed
-        return {batch.first_seq for batch in listed}, expected
+        return {batch.first_seq for batch in batches}, expected
 
     def forget(self, segments: list[Segment]) -> None:
         """Take out segments and their listed deletions: the topic is unloaded, only its catalog entry counts."""
@@ -186,7 +189,16 @@ class Inventory:
 
     def lost(self) -> list[Path]:
         """All files that were ever set apart, in both tiers. Blocks."""
-        return [path for base in (self.path, self.cold) if base is not None for path in lost(self._disk, base)]
+        return [path for base in self._tiers() for path in lost(self._disk, base)]
+
+    def _tiers(self) -> list[Path]:
+        return [self.path] if self.cold is None else [self.path, self.cold]
+
+    def _folders(self) -> Iterator[tuple[Path, Path]]:
+        """The shard's folder in each tier, with each topic's folder in it. Blocks. Raises OSError."""
+        for base in self._tiers():
+            for ident in filter(_ID.fullmatch, self._disk.list(base / "topics")):
+                yield base, base / "topics" / ident
 
     def strays(self, loaded: Mapping[int, Topic], unused: list[Path]) -> tuple[list[Path], list[tuple[Path, Path]]]:
         """Files that no topic has: those that may be removed, and those that have to be set apart, with the folder of
@@ -194,40 +206,31 @@ class Inventory:
         strays: list[Path] = []
         apart: list[tuple[Path, Path]] = []
         waiting = set(unused)
-        for base in (self.path, self.cold):
-            if base is not None:
-                for ident in filter(_ID.fullmatch, self._disk.list(base / "topics")):
-                    folder = base / "topics" / ident
-                    topic = loaded.get(int(ident, 16))
-                    known: set[Path] = set()
-                    if topic is not None:
-                        known.update(files_of(topic.segments))
-                        if topic.unloaded is not None:
-                            known.update(topic.unloaded.held)
-                    try:
-                        names = self._disk.list(folder)
-                    except NotADirectoryError:  # a file with the name of a topic's folder
-                        apart.append((base, folder))
-                        continue
-                    for name in sorted(names):  # a segment before its index, so that it never lacks it
-                        path = folder / name
-                        if path in known or path in waiting:
-                            continue
-                        if foreign(self._disk, path, loaded, self.known):
-                            apart.append((base, path))
-                        else:
-                            strays.append(path)
+        for base, folder in self._folders():
+            topic = loaded.get(int(folder.name, 16))
+            known: set[Path] = set()
+            if topic is not None:
+                known.update(files_of(topic.segments))
+                if topic.unloaded is not None:
+                    known.update(topic.unloaded.held)
+            try:
+                names = self._disk.list(folder)
+            except NotADirectoryError:  # a file with the name of a topic's folder
+                apart.append((base, folder))
+                continue
+            for name in sorted(names):  # a segment before its index, so that it never lacks it
+                path = folder / name
+                if path in known or path in waiting:
+                    continue
+                if foreign(self._disk, path, loaded, self.known):
+                    apart.append((base, path))
+                else:
+                    strays.append(path)
         return strays, apart
 
     def folders_of_none(self, loaded: Mapping[int, Topic]) -> list[Path]:
         """Folders of topics that are no more, which may be empty. Blocks. Raises OSError."""
-        tops = [base / "topics" for base in (self.path, self.cold) if base is not None]
-        return [
-            top / ident
-            for top in tops
-            for ident in filter(_ID.fullmatch, self._disk.list(top))
-            if int(ident, 16) not in loaded
-        ]
+        return [folder for _, folder in self._folders() if int(folder.name, 16) not in loaded]
 
 
 def _weight(segment: Segment) -> int:

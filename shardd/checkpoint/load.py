@@ -6,17 +6,19 @@ unloaded topic again. `shardd.recovery.quarantine` decides when, and `shardd.rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from proto.format.buffer import Buffer
 from proto.format.frame import Header, Kind
 from proto.model.names import shard_of
-from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.inventory import Inventory, Newest
 from shardd.checkpoint.segment_summary import unpacked
 from shardd.checkpoint.snapshot import UNLOADED, load, topic_of
 from shardd.clock import Clock
-from shardd.recovery.quarantine import Quarantine, found, read_held
+from shardd.recovery.quarantine import Quarantine, read_held
 from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage import catalog
@@ -43,7 +45,7 @@ class Loader:
         self._directory = directory
         self._clock = clock
         self._inventory = inventory
-        self.quarantine = Quarantine(directory, clock, self._load_again)
+        self.quarantine = Quarantine(directory, clock)
         self._from_files = False
         self._to_salvage = ""
         self._apart: Mapping[int, SegmentError] = {}
@@ -71,22 +73,23 @@ class Loader:
         if found is not None:
             for path in inventory.apart:
                 log.error("file_set_apart", path=str(path), reason="it is damaged", remedy=REMEDY)
-            inventory.number, contents = found
-            self._check_owner(contents)
-            inventory.frame_no, inventory.tail = contents["frame_no"], contents.get("tail")
+            number, contents = found
+            path = inventory.path / catalog.file_name(number)
+            self._check_owner(path, contents)
             for entry in contents["topics"]:
                 self._directory.show(self._load(entry))
             inventory.ids_missing = contents.get("id_sum", self._directory.id_sum) - self._directory.id_sum
-            inventory.proven = "owner" in contents and not inventory.ids_missing
+            proven = "owner" in contents and not inventory.ids_missing
+            size = self._disk.size(path)
+            inventory.newest = Newest(number, contents["frame_no"], contents.get("tail"), size, proven)
             if inventory.ids_missing:
                 log.error("topics_missing", reason=catalog.TOPICS_LACK, remedy=catalog.LACKS_REMEDY)
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.logs = contents.get("logs", {})
             self._directory.sessions.load(contents.get("sessions", ()))
-            inventory.catalog_bytes = self._disk.size(inventory.path / catalog.file_name(inventory.number))
-        return inventory.frame_no
+        return inventory.newest.frame_no
 
-    def _check_owner(self, contents: dict[str, Any]) -> None:
+    def _check_owner(self, path: Path, contents: dict[str, Any]) -> None:
         """Refuse a catalog of another shard that an older release wrote, which did not say whose it is. Raises
         `CatalogError`."""
         owner = self._inventory.owner
@@ -94,7 +97,6 @@ class Loader:
             for name in (entry["name"] for entry in contents["topics"]):
                 shard = shard_of(name, owner.shards)
                 if shard != owner.shard:
-                    path = self._inventory.path / catalog.file_name(self._inventory.number)
                     raise catalog.CatalogError(f'{path} has topic "{name}" of shard {shard}, and this is {owner.shard}')
 
     def _load(self, entry: dict[str, Any]) -> Topic:
@@ -113,7 +115,7 @@ class Loader:
             raise
         except SegmentError as error:
             topic = self._set_apart(entry)
-            self.quarantine.unloaded(topic, error)
+            self.quarantine.set_apart(topic, error, partial(self._load_again, topic))
         else:
             self.held += frames
             if "held" in entry:
@@ -141,7 +143,7 @@ class Loader:
             apart = self._set_apart(self._entries[topic.id])
             self._inventory.forget(topic.segments)
             self._directory.replace(topic, apart)
-            self.quarantine.unloaded(apart, error)
+            self.quarantine.set_apart(apart, error, partial(self._load_again, apart))
 
     def replayed(self) -> None:
         """Called when the whole log has been replayed."""
@@ -180,16 +182,23 @@ class Loader:
     def _set_apart(self, entry: dict[str, Any]) -> Topic:
         topic = topic_of(entry)
         topic.unloaded = Unloaded(entry, self._inventory.folder(topic.id, cold=False))
-        chains, sums = _chains(entry), _sums(entry)
-        topic.records.sequence.sum = entry.get("sum", 0)
-        for at, (first_seq, size, created_ms, sealed, cold) in enumerate(entry["segments"]):
-            segment = Segment(self._inventory.folder(topic.id, cold), first_seq, created_ms, self._inventory.parts)
-            segment.size, segment.sealed, segment.cold = size, sealed, cold
-            segment.chain, segment.sum = chains[at], sums[at]
-            topic.segments.append(segment)
+        for segment, size in self._segments(topic, entry):
+            segment.size = size
         load(topic, entry, UNLOADED)
         topic.position.on_device(topic.records.head_seq)
         return topic
+
+    def _segments(self, topic: Topic, entry: dict[str, Any]) -> Iterator[tuple[Segment, int]]:
+        """Add the segments of an entry to its topic. Yields each, without its frames, and its size."""
+        topic.records.sequence.sum = entry.get("sum", 0)
+        chains, sums = catalog.column(entry, "chains"), catalog.column(entry, "sums")
+        for at, (first_seq, size, created_ms, sealed, cold) in enumerate(entry["segments"]):
+            if not topic.segments or cold != topic.segments[-1].cold:
+                folder = self._inventory.folder(topic.id, cold)
+            segment = Segment(folder, first_seq, created_ms, self._inventory.parts)
+            segment.sealed, segment.cold, segment.chain, segment.sum = sealed, cold, chains[at], sums[at]
+            topic.segments.append(segment)
+            yield segment, size
 
     def _load_again(self, topic: Topic) -> None:
         """Load an unloaded topic, if its files can be read by now. Raises `SegmentError`."""
@@ -200,7 +209,7 @@ class Loader:
             raise SegmentError("its copies have to be made again: restart the service once its files are back")
         if unloaded.owes_seqs:
             raise SegmentError("it has to give seqs up: restart the service once its files are back")
-        self._load_from(topic, frames, None)
+        self._load_from(topic, unloaded, frames, None)
 
     def load_again(self, topic: Topic, read: ReadSegment) -> Topic:
         """Load an unloaded topic with `read`, for `shardd.offline.salvage`. Returns the new object. Raises
@@ -211,17 +220,15 @@ class Loader:
             frames = read_held(self._disk, unloaded.entry, unloaded.folder)
         except SegmentError as error:
             raise SegmentError(f"{error}. It has the newest records: restore the shard from a backup") from error
-        return self._load_from(topic, [*frames, *unloaded.frames], read)
+        return self._load_from(topic, unloaded, [*frames, *unloaded.frames], read)
 
-    def _load_from(self, topic: Topic, frames: list[Buffer], read: ReadSegment | None) -> Topic:
-        unloaded = topic.unloaded
-        assert unloaded is not None
+    def _load_from(self, topic: Topic, unloaded: Unloaded, frames: list[Buffer], read: ReadSegment | None) -> Topic:
         listed, written = len(self._inventory.listed), self._directory.totals.written
         again = self._load_topic(unloaded.entry, read)
         self._directory.replace(topic, again)
         try:
             for frame in frames:
-                replay(self._directory, found(frame))
+                replay(self._directory, Header(frame), frame)
         except (RecoveryError, SegmentError) as error:
             self._directory.replace(again, topic)
             del self._inventory.listed[listed:]
@@ -241,19 +248,11 @@ class Loader:
         """The topic of a catalog entry. `known`: from the entry alone, if it has `index`. Raises `SegmentError`."""
         topic = topic_of(entry)
         listed = dict(entry["deleted"])
-        checks = entry.get("checks") or [None] * len(entry["segments"])
-        chains, sums = _chains(entry), _sums(entry)
-        topic.records.sequence.sum = entry.get("sum", 0)
+        read = read or partial(load_batches, self._disk)
         index = entry.get("index") if known and "checks" in entry else None
         topic.unchecked = bool(index)
-        for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(
-            zip(entry["segments"], checks, strict=True)
-        ):
-            if not topic.segments or cold != topic.segments[-1].cold:
-                folder = self._inventory.folder(topic.id, cold)
-            segment = Segment(folder, first_seq, created_ms, self._inventory.parts)
-            segment.sealed, segment.cold, segment.chain, segment.sum = sealed, cold, chains[at], sums[at]
-            topic.segments.append(segment)
+        segments = zip(self._segments(topic, entry), catalog.column(entry, "checks"), strict=True)
+        for at, ((segment, size), expected) in enumerate(segments):
             if index:
                 assert expected is not None
                 for batch in unpacked(segment, size, expected, index[at], listed):
@@ -262,10 +261,7 @@ class Loader:
                         self._inventory.listed.append((batch, listed[batch.first_seq]))
                 continue
             try:
-                if read is None:
-                    batches = load_batches(self._disk, segment, size, listed, expected)
-                else:
-                    batches = read(segment, size, listed, expected)
+                batches = read(segment, size, listed, expected)
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
             for batch in batches:
@@ -277,11 +273,3 @@ class Loader:
         for segment in topic.segments:  # not before: an attempt that fails is made again
             self._inventory.count(segment)
         return topic
-
-
-def _chains(entry: Mapping[str, Any]) -> list[int | None]:
-    return entry.get("chains") or [None] * len(entry["segments"])
-
-
-def _sums(entry: Mapping[str, Any]) -> list[int | None]:
-    return entry.get("sums") or [None] * len(entry["segments"])

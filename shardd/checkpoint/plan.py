@@ -9,6 +9,7 @@ from typing import Any
 from proto.model.topic_config import TopicConfig
 from shardd.checkpoint.segment_summary import BatchState
 from shardd.storage.batch import Batch
+from shardd.storage.catalog import column
 from shardd.storage.segment import Entry, Segment, StoredFrame, flags_check
 from shardd.topic.topic import Topic
 
@@ -52,8 +53,6 @@ class Plan:
     """Plans of the topics that have changed."""
     entries: list[bytes | TopicPlan] = field(default_factory=list)
     """Entries of all topics, those that have changed as their plans."""
-    to_cold: bool = False
-    """True if a segment is to be moved to the cold tier."""
     dead: list[Path] = field(default_factory=list)
     listed: list[Planned] = field(default_factory=list)
     loaded: dict[int, Topic] | None = None
@@ -77,8 +76,8 @@ class Plan:
 def with_held(plan: TopicPlan) -> dict[str, Any]:
     """The entry of an unloaded topic, with the held frames that the plan wrote."""
     held = [*plan.fields.get("held", ()), *(row for row, _ in plan.held)]
-    before = plan.fields.get("held_checks", [None] * len(plan.fields.get("held", ())))
-    return {**plan.fields, "held": held, "held_checks": [*before, *(check for _, check in plan.held)]}
+    checks = [*column(plan.fields, "held_checks", "held"), *(check for _, check in plan.held)]
+    return {**plan.fields, "held": held, "held_checks": checks}
 
 
 def segment_of(batch: Batch) -> Segment:
@@ -95,14 +94,10 @@ def places_of(plan: TopicPlan, known: list[BatchState]) -> dict[int, list[tuple[
         for entry, (batch, _) in zip(entries, waiting, strict=False)
     }
     places: dict[int, list[tuple[Entry, BatchState]]] = {}
-    for state in sorted(known, key=_first_seq):
+    for state in sorted(known, key=lambda state: state[0].first_seq):
         segment, entry = new.get(id(state[0])) or _place(state[0])
         places.setdefault(segment, []).append((entry, state))
     return places
-
-
-def _first_seq(state: BatchState) -> int:
-    return state[0].first_seq
 
 
 def _place(batch: Batch) -> tuple[int, Entry]:

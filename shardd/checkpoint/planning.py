@@ -8,16 +8,12 @@ from proto.model.limits import Limits
 from shardd.checkpoint import slices
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, TopicPlan, segment_of
-from shardd.checkpoint.segment_summary import forgotten, states
+from shardd.checkpoint.segment_summary import states
 from shardd.checkpoint.snapshot import dump, kept
 from shardd.clock import Clock
 from shardd.storage.segment import Segment
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
-
-
-def _unknown(frame_no: int) -> None:
-    return None
 
 
 class Planner:
@@ -30,7 +26,7 @@ class Planner:
         """Whether another process continues the shard: seqs that it has reserved stay reserved."""
 
     def planning(
-        self, synced: Callable[[], int], last: bool = False, checksum_of: Callable[[int], int | None] = _unknown
+        self, synced: Callable[[], int], last: bool = False, checksum_of: Callable[[int], int | None] = lambda _: None
     ) -> Generator[None, None, Plan]:
         """Step 1 in slices, between which the shard may serve. `synced` returns the number of the last synced frame.
 
@@ -40,7 +36,7 @@ class Planner:
         now = self._clock.now_ms()
         directory = self._directory
         plan = Plan(
-            self._inventory.number + 1,
+            self._inventory.newest.number + 1,
             synced(),
             directory.next_id,
             directory.id_sum,
@@ -48,12 +44,7 @@ class Planner:
             directory.sessions.dump(),
         )
         plan.tail = checksum_of(plan.frame_no)
-        for deleted in directory.graveyard:
-            if deleted.unloaded is not None:
-                self._inventory.let_held_go(deleted.unloaded)
-            self._inventory.let_go(deleted.segments)
-            self._inventory.lacking.pop(deleted.id, None)
-        directory.graveyard.clear()
+        self._bury()
         if not self._inventory.looked_for_strays:
             plan.loaded = dict(directory.by_id)
         looked = planned = 0
@@ -75,12 +66,21 @@ class Planner:
                 looked = 0
                 yield
         assert planned == plan.id_sum, "each topic that was not deleted has an entry"
-        if plan.to_cold:
+        if any(each.cold for each in plan.topics):
             self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments) or None
         self._list_again(plan.topics)
         self._leave(plan)
         plan.listed = list(self._inventory.listed)  # a topic may be loaded again while the plan is carried out
         return plan
+
+    def _bury(self) -> None:
+        """Let the files of deleted topics go."""
+        for deleted in self._directory.graveyard:
+            if deleted.unloaded is not None:
+                self._inventory.let_held_go(deleted.unloaded)
+            self._inventory.let_go(deleted.segments)
+            self._inventory.lacking.pop(deleted.id, None)
+        self._directory.graveyard.clear()
 
     def _leave(self, plan: Plan) -> None:
         """Plan to remove the files that neither a topic nor this plan's catalog needs. An unloaded topic may have been
@@ -113,7 +113,8 @@ class Planner:
                 if plan is not None:
                     plan.deleted.append((batch, flags))
                     if plan.states is not None:
-                        plan.states = [state for state in plan.states if state[0] is not batch] + [forgotten(batch)]
+                        plan.states = [state for state in plan.states if state[0] is not batch]
+                        plan.states.append((batch, batch.start, None, batch.live_size))
                     plan.topic.catalogued = None
 
     def _plan_topic(self, whole: Plan, topic: Topic, now: int, synced_no: int, last: bool) -> None:
@@ -125,7 +126,6 @@ class Planner:
         plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)
         whole.entries.append(plan)
-        whole.to_cold = whole.to_cold or bool(plan.cold)
         # Deletions are listed until files have them. Segments that cannot be moved now are tried again, also those of a
         # topic that is set apart.
         done = topic.damage is None and topic.position.logged_no <= synced_no and not plan.deleted and not plan.cold

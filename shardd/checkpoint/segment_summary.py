@@ -42,20 +42,12 @@ def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> 
         if batch.stored is None and id(batch) not in new:
             continue  # in memory only, lost at a restart
         flags = None if batch.flags is None or id(batch) in apart else bytes(batch.flags)
-        if batch.stored is not None and id(batch) not in apart and not _as_filed(batch, flags):
+        unlisted = batch.stored is not None and id(batch) not in apart
+        if unlisted and batch.filed != flags_check(batch.first_seq, flags):
             return None  # the file has flags that this process did not write
         start = max(batch.start, min(topic.records.floor - batch.first_seq, batch.count))
         found.append((batch, start, flags, batch.live_size))
     return found
-
-
-def _as_filed(batch: Batch, flags: bytes | None) -> bool:
-    return batch.filed == (0 if flags is None else flags_check(batch.first_seq, flags))
-
-
-def forgotten(batch: Batch) -> BatchState:
-    """The state of a listed batch that has left its topic."""
-    return batch, batch.start, None, batch.live_size
 
 
 def packed(segment: Segment, records: int, frames: int, places: Iterable[Place]) -> list[Any]:
@@ -97,7 +89,6 @@ def unpacked(segment: Segment, size: int, check: int, row: list[Any], listed: Ma
             batch.resume(start, listed.get(seq, flags), live_size)
             if seq not in listed:  # listed flags may be half written, so they do not count until they are written again
                 batch.written = batch.deleted
-                batch.filed = 0 if flags is None else flags_check(seq, flags)
+                batch.filed = flags_check(seq, flags)
         seq, end = seq + count, entry.offset + length
         yield batch
-    segment.last_seq = seq - 1

@@ -1,14 +1,14 @@
 """The snapshot of a topic: the fields of its catalog entry besides its records.
 
 `FIELDS` is the only list of what a topic, its records and its position keep over a restart; writing and reading follow
-it. `REBUILT` and `TRANSIENT` have their other attributes. `docs/format.md` describes the fields.
+it. Their other attributes are made again by a start, or end with the process. `docs/format.md` describes the fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from proto.model.topic_config import as_map, from_map
 from shardd.topic.cursors import Cursor
@@ -17,7 +17,6 @@ from shardd.topic.lane import load as load_lane
 from shardd.topic.tombstones import RESTART, Losses
 from shardd.topic.topic import Topic
 
-_Value = TypeVar("_Value")
 _Range = tuple[int, int, str]
 _Run = tuple[int, str]
 
@@ -38,13 +37,13 @@ class SavedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Generic[_Value]):
+class Field:
     """A field of a catalog entry, and the attributes of `Topic`, `Records` and `LogPosition` that it keeps."""
 
     name: str
     attributes: tuple[str, ...]
-    dump: Callable[[Topic, SavedState], _Value]
-    load: Callable[[Topic, _Value], None] | None
+    dump: Callable[[Topic, SavedState], Any]
+    load: Callable[[Topic, Any], None] | None
     """None: an argument of `Topic`."""
     optional: bool = False
     """Not written if it is None. Entries of earlier releases may not have it."""
@@ -107,9 +106,7 @@ def _load_last_write(topic: Topic, ts_ms: int | None) -> None:
     topic.last_write_ts = ts_ms
 
 
-def _position(
-    name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False
-) -> Field[Any]:
+def _position(name: str, dump: Callable[[Topic, SavedState], Any] | None = None, *, optional: bool = False) -> Field:
     """A field of the topic's position."""
 
     def load(topic: Topic, value: Any) -> None:
@@ -118,7 +115,7 @@ def _position(
     return Field(name, (name,), dump or (lambda topic, _: getattr(topic.position, name)), load, optional)
 
 
-FIELDS: tuple[Field[Any], ...] = (
+FIELDS: tuple[Field, ...] = (
     Field("name", ("name",), lambda topic, _: topic.name, None),
     Field("id", ("id",), lambda topic, _: topic.id, None),
     Field("epoch", ("epoch",), lambda topic, _: topic.epoch, None),
@@ -158,43 +155,6 @@ FIELDS: tuple[Field[Any], ...] = (
     _position("as_of", lambda _, state: state.as_of, optional=True),
 )
 """In the order of an entry, which is also the order of loading: `restored` needs the head, transfers need the queue."""
-REBUILT = {
-    "batches": "segments",
-    "sequence": "segments",
-    "segments": "segments",
-    "count": "segments",
-    "bytes": "segments",
-    "_topic_id": "the topic",
-    "unchecked": "segments",
-    "unloaded": "segments that cannot be read",
-    "damage": "segments that cannot be read",
-    "deferred": "the log",
-    "held_at": "the deferred frames",
-    "totals": "the directory",
-    "durable_head": "the head at the start",
-    "logged_seq": "the head at the start",
-    "ahead_ms": "the last commit time and the clock",
-    "_tags": "the records, on demand",
-}
-"""Attributes that a start makes again, and from what."""
-TRANSIENT = frozenset(
-    {
-        "block",
-        "catalogued",
-        "copies_staged",
-        "counted_in",
-        "holes",
-        "last_read_ts",
-        "logged_no",
-        "moving",
-        "pending_bytes",
-        "pending_count",
-        "promise",
-        "reserving",
-        "sync_required_no",
-    }
-)
-"""Attributes that end with the process."""
 UNLOADED = frozenset({"head_seq", "floor", "last_ts", "last_write_ts", "routers"})
 """Names of the fields that are shown of a topic whose files cannot be read."""
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,12 +111,10 @@ def _of_another(disk: Disk, path: Path, frames: list[tuple[Header, int]]) -> boo
 def _frames(disk: Disk, path: Path, offset: int = 0) -> Iterator[tuple[Header, bytes]]:
     """The intact frames of a file from an offset on. Blocks. Raises OSError."""
     file = ReadAhead(disk, path)
-    try:
+    with suppress(FrameError):
         while offset < file.size:
             yield (each := file.frame(offset))
             offset += each[0].length
-    except FrameError:
-        pass
 
 
 def goes_on(disk: Disk, segment: Segment) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from errno import ENOENT
+from contextlib import closing, suppress
+from errno import ENOENT, ENOSPC
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import cbor2
 import xxhash
 
-from proto.format.frame import FORMAT_VERSION, Header, content_hash
+from proto.format.frame import CHECKSUM, FORMAT_VERSION, Header, content_hash
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed, with_held
 from shardd.checkpoint.segment_summary import packed
@@ -25,7 +26,7 @@ from shardd.recovery.quarantine import Quarantine
 from shardd.recovery.wal_scan import precedes, replaced
 from shardd.storage import catalog
 from shardd.storage.catalog import SUMS
-from shardd.storage.disk import Disk, File
+from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, exhausted, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
 from shardd.storage.segment import (
@@ -35,6 +36,7 @@ from shardd.storage.segment import (
     StoredFrame,
     chained,
     entry_of,
+    mark_at,
     not_ours,
     read_index,
     sealed_frame,
@@ -67,25 +69,21 @@ class Writer:
         """Remove the bytes that were written. The next attempt or the next start finds those that cannot be removed
         now."""
         for path, size in reversed(begun):
-            try:
+            with suppress(OSError):
                 if size:
-                    file = self._disk.open(path)
-                    try:
+                    with closing(self._disk.open(path)) as file:
                         file.truncate(size)
-                    finally:
-                        file.close()
                 else:
                     self._disk.remove(path)
-            except OSError:
-                continue
 
     def _write(self, plan: Plan) -> None:
         if plan.loaded is not None:
             self._inventory.removable, apart = self._inventory.strays(plan.loaded, plan.dead)
             for base, path in apart:  # before this checkpoint uses a name of one of them
                 self._set_apart(base, path)
-            for folder in self._inventory.folders_of_none(plan.loaded):  # fails where a file is left
-                self._attempt(self._disk.remove_dir, folder)
+            for folder in self._inventory.folders_of_none(plan.loaded):
+                with suppress(OSError):  # it fails where a file is left
+                    self._disk.remove_dir(folder)
             for topic in plan.loaded.values():
                 if topic.unchecked and topic.damage is None:
                     all(map(self._sound, list(topic.segments)))
@@ -94,7 +92,7 @@ class Writer:
             if topic_plan.topic.unloaded is not None:
                 self._write_held(plan, topic_plan, folders)
             if topic_plan.batches:
-                plan.written_bytes += self._write_batches(plan, topic_plan, folders)
+                self._write_batches(plan, topic_plan, folders)
             self._move_to_cold(plan, topic_plan, folders)
         self._sync(folders)
         self._commit(plan)
@@ -157,14 +155,13 @@ class Writer:
             self._write_batches(Plan(0, 0, 0, 0, {}, []), plan, folders)
         self._sync(folders)
 
-    def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> int:
+    def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         folder = self._inventory.folder(plan.topic.id, cold=False)
         self._disk.make_dir(folder)
         folders |= {folder, folder.parent, self._inventory.path}
         segment = plan.segments[-1] if plan.segments else None
         if segment is not None and (segment.sealed or segment.cold or not self._goes_on(plan.topic, segment)):
             segment = None
-        total = 0
         rest = deque(plan.batches)
         while rest:
             if segment is None:
@@ -176,9 +173,8 @@ class Writer:
                 records += chosen[-1][0].count
                 size += chosen[-1][0].size
             if chosen:
-                total += self._append(whole, plan, segment, chosen)
+                self._append(whole, plan, segment, chosen)
             segment = None
-        return total
 
     def _goes_on(self, topic: Topic, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
@@ -228,10 +224,6 @@ class Writer:
         check_whole(raw, segment, *self._inventory.flags_of(segment))
         return raw
 
-    def _entries(self, segment: Segment) -> list[Entry]:
-        """The entries of a segment; from its frames if the index cannot be read. Raises `SegmentError`, OSError."""
-        return read_index(self._disk, segment, segment.size)
-
     def _write_held(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
         unloaded = plan.topic.unloaded
@@ -244,13 +236,14 @@ class Writer:
             self._extend(whole, path, 0, [raw])
             plan.held = [([Header(unloaded.frames[0]).frame_no, len(raw)], xxhash.xxh3_64_intdigest(raw))]
 
-    def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> int:
+    def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> None:
         entries: list[Entry] = []
         buffers: list[bytes] = []
         offset, total = segment.size, segment.sum or 0
         for batch, flags in batches:
             frame = sealed_frame(batch, flags)
-            entries.append(entry_of(batch, frame, offset))
+            mark = mark_at(frame.tail, CHECKSUM.size)
+            entries.append(entry_of(batch, offset, len(frame), len(frame.head) + CHECKSUM.size, mark))
             offset += len(frame)
             total += content_hash(frame.head)
             buffers += (frame.head, frame.tail)
@@ -260,49 +253,41 @@ class Writer:
         self._extend(whole, segment.data_path, segment.size, buffers)
         plan.written.append((segment, entries))
         plan.sums[id(segment)] = total % SUMS
-        return offset - segment.size
+        whole.written_bytes += offset - segment.size
 
     def _extend(self, plan: Plan, path: Path, size: int, buffers: list[bytes]) -> None:
         """Append to a file of which `size` bytes count, and sync it. Raises OSError."""
         plan.begun.append((path, size))
-        file: File = self._disk.open(path) if size else self._disk.create(path)
-        try:
+        with closing(self._disk.open(path) if size else self._disk.create(path)) as file:
             if size and self._disk.size(path) != size:
                 file.truncate(size)  # bytes of an attempt that was not finished
             if file.write(buffers) != sum(map(len, buffers)):
-                raise OSError(28, "the disk did not take a whole segment", str(path))
+                raise OSError(ENOSPC, "the disk did not take a whole segment", str(path))
             file.sync()
-        finally:
-            file.close()
 
     def _flag(self, plan: Plan) -> None:
         """Step 5: write the deletions that the catalog before this one lists to the files, in place."""
         # Copies in the cold tier were made before this step, and are the valid ones from now on.
         targets = {id(segment): target for topic_plan in plan.topics for segment, target in topic_plan.cold}
-        by_segment: dict[Path, list[tuple[int, bytes]]] = {}
-        segments: dict[Path, Segment] = {}
+        by_path: dict[Path, tuple[Segment, list[tuple[int, bytes]]]] = {}
         for batch, flags in plan.listed:
             stored = batch.stored
             assert isinstance(stored, StoredFrame)
             segment = stored.segment
             if segment.data_path not in plan.dead:
                 path = targets.get(id(segment), segment.directory) / segment.data_path.name
-                segments[path] = segment
-                by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
-        for path, writes in by_segment.items():
-            segment = segments[path]
+                _, writes = by_path.setdefault(path, (segment, []))
+                writes.append((stored.entry.offset + stored.entry.flags_at, flags))
+        for path, (segment, writes) in by_path.items():
             # A start takes a small topic from the catalog: nothing has looked at its files so far.
             look = self._look if segment.last is not None else self._whole
             if self._quarantine.has(path) or self._looked(segment, look) is None:
                 plan.unflagged.add(id(segment))  # the catalog still lists them
                 continue
-            file = self._disk.open(path)
-            try:
+            with closing(self._disk.open(path)) as file:
                 for at, flags in writes:
                     file.write_at(at, flags)
                 file.sync()
-            finally:
-                file.close()
 
     def _move_to_cold(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
         """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier, and damaged ones:
@@ -325,7 +310,7 @@ class Writer:
         if self._inventory.cold_vanished():
             raise FileNotFoundError(ENOENT, "the cold folder is not there", str(self._inventory.cold))
         raw = self._looked(segment, self._whole)
-        entries = None if raw is None else self._looked(segment, self._entries)
+        entries = None if raw is None else self._looked(segment, lambda each: read_index(self._disk, each, each.size))
         if raw is None or entries is None:
             return False
         self._disk.make_dir(target)
@@ -338,7 +323,7 @@ class Writer:
     def _catalog_entry(self, plan: TopicPlan) -> dict[str, Any]:
         if plan.topic.unloaded is not None:
             return with_held(plan)
-        grown = {id(segment): (segment, entries) for segment, entries in plan.written}
+        grown = {id(segment): entries for segment, entries in plan.written}
         becomes_cold = {id(segment) for segment, _ in plan.cold}
         every = [*plan.segments, *(s for s, _ in plan.written if all(s is not known for known in plan.segments))]
         checks = checks_of(plan)
@@ -348,17 +333,15 @@ class Writer:
         chains = []
         for segment in every:
             size, records, frames, chain = segment.size, segment.records, segment.frames, segment.chain
-            if id(segment) in grown:
-                entries = grown[id(segment)][1]
+            if entries := grown.get(id(segment)):
                 size = entries[-1].offset + entries[-1].length
                 records += sum(entry.count for entry in entries)
                 frames += len(entries)
                 chain = chained(chain, (entry.mark for entry in entries))
             chains.append(chain)
             sealed = segment.sealed or self._inventory.full(records, size)
-            rows.append(
-                [segment.first_seq, size, segment.created_ms, sealed, segment.cold or id(segment) in becomes_cold]
-            )
+            cold = segment.cold or id(segment) in becomes_cold
+            rows.append([segment.first_seq, size, segment.created_ms, sealed, cold])
             if places is not None:
                 index.append(packed(segment, records, frames, places.get(id(segment), ())))
         deleted = [[batch.first_seq, flags] for batch, flags in plan.deleted]
@@ -399,7 +382,7 @@ class Writer:
         folder again. The next start finds what cannot be removed now."""
         wal = self._inventory.path / "wal"
         files = files_upto(self._disk, wal, self._inventory.log)
-        catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
+        catalogued, shipped = self._inventory.newest.frame_no + 1, self._inventory.shipped_no + 1
         pairs = [
             (n, wal / name, wal / b) for (n, name), (after, b) in pairwise(files) if after <= min(catalogued, shipped)
         ]
@@ -413,7 +396,8 @@ class Writer:
         removable = [path for path in self._inventory.removable if path not in needed]
         # Log files are removed oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded]:
-            self._attempt(self._disk.remove, path)
+            with suppress(OSError):
+                self._disk.remove(path)
         for path in removable:
             try:
                 kept = self._kept(path)
@@ -422,15 +406,11 @@ class Writer:
                 continue
             self._inventory.leaving.pop(path, None)
             if not kept:
-                self._attempt(self._disk.remove, path)
+                with suppress(OSError):
+                    self._disk.remove(path)
         for folder in dict.fromkeys(path.parent for path in removable):
-            self._attempt(self._disk.remove_dir, folder)
-
-    def _attempt(self, remove: Callable[[Path], None], path: Path) -> None:
-        try:
-            remove(path)
-        except OSError:
-            pass
+            with suppress(OSError):
+                self._disk.remove_dir(folder)
 
     def _kept(self, path: Path) -> bool:
         """True if another file, which is whole, is in the place of one of a topic that is to be removed: it is set

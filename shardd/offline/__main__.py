@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,20 @@ def _verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
     for index in range(shards):
         report = verify(RealDisk(), data / shard_name(index), SystemClock(), limits)
         sound = sound and not report.problems
-        _say(kind="report", done=index + 1, total=shards, **report.as_map())
+        _say(kind="report", done=index + 1, total=shards, **asdict(report))
+    return 0 if sound else 1
+
+
+def _told(find: Callable[[], Iterator[dict[str, Any]]]) -> int:
+    """Say what `find` yields, or the error that ends it. Returns the exit status."""
+    sound = True
+    try:
+        for found in find():
+            sound = sound and not (found["kind"] == "report" and found["problems"])
+            _say(**found)
+    except (Damaged, Mismatch, RecoveryError, SegmentError, StoreError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
     return 0 if sound else 1
 
 
@@ -63,77 +77,56 @@ def _reshard(data: Path, job: dict[str, Any], limits: Limits) -> int:
             last = time.monotonic()
             _say(kind="progress", done=done, total=total)
 
-    try:
-        result = Reshard(RealDisk(), data, SystemClock(), limits).run(job["shards"], progress)
-    except SegmentError as error:
-        _say(kind="error", message=f"{error}: if `topics verify` names a damaged topic, salvage it first")
-        return 1
-    except (RecoveryError, OSError) as error:
-        _say(kind="error", message=str(error))
-        return 1
-    _say(kind="done", shards=result)
-    return 0
+    def resharded() -> Iterator[dict[str, Any]]:
+        try:
+            result = Reshard(RealDisk(), data, SystemClock(), limits).run(job["shards"], progress)
+        except SegmentError as error:
+            raise SegmentError(f"{error}: if `topics verify` names a damaged topic, salvage it first") from error
+        yield {"kind": "done", "shards": result}
+
+    return _told(resharded)
 
 
 def _cut(data: Path, job: dict[str, Any], limits: Limits) -> int:
     paths = [data / shard_name(index) for index in range(job["shards"])]
-    try:
-        for found in cut(RealDisk(), paths, SystemClock(), limits, Cuts(**job["cuts"])):
-            _say(kind="problem" if "problem" in found else "cut", **found)
-    except (RecoveryError, SegmentError, OSError) as error:
-        _say(kind="error", message=str(error))
-        return 1
-    return 0
+    found = cut(RealDisk(), paths, SystemClock(), limits, Cuts(**job["cuts"]))
+    return _told(lambda: ({"kind": "problem" if "problem" in each else "cut", **each} for each in found))
 
 
 def _salvage(data: Path, job: dict[str, Any], limits: Limits) -> int:
     name, backup = job["topic"], job["backup"]
     path = data / shard_name(shard_of(name, job["shards"]))
     source = None if backup is None else (Path(backup[0]), Path(backup[1]))
-    try:
-        for found in salvage(RealDisk(), path, SystemClock(), limits, name, source):
-            _say(**found)
-    except (RecoveryError, SegmentError, OSError) as error:
-        _say(kind="error", message=str(error))
-        return 1
-    return 0
+    return _told(lambda: salvage(RealDisk(), path, SystemClock(), limits, name, source))
 
 
-def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str, limits: Limits) -> int:
-    """Say what `find` finds in a bucket. Returns the exit status."""
-    sound = True
-    try:
-        for found in find(open_bucket(url, limits.bucket_key_file, limits.bucket_encrypt)):
-            sound = sound and not found.get("problems")
-            _say(**found)
-    except (Damaged, Mismatch, StoreError, OSError) as error:
-        _say(kind="error", message=str(error))
-        return 1
-    return 0 if sound else 1
+def _bucket(job: dict[str, Any], limits: Limits) -> Store:
+    return open_bucket(job["url"], limits.bucket_key_file, limits.bucket_encrypt)
 
 
 def _fetch(data: Path, job: dict[str, Any], limits: Limits) -> int:
     cold = Path(limits.cold_dir) if limits.cold_dir else None
-    return _of_bucket(lambda store: fetch(RealDisk(), store, data, cold, limits, job["until_ms"]), job["url"], limits)
+    return _told(lambda: fetch(RealDisk(), _bucket(job, limits), data, cold, limits, job["until_ms"]))
 
 
 def _replica_verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    return _of_bucket(replica.verify, job["url"], limits)
+    return _told(lambda: replica.verify(_bucket(job, limits)))
 
 
 def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    return _of_bucket(replica.status, job["url"], limits)
+    return _told(lambda: replica.status(_bucket(job, limits)))
 
 
 def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
     settings = (limits.replication, limits.term_ttl_ms, limits.bucket_encrypt)
     wanted = Service(FORMAT, job["created_ms"], job["shards"], *settings)
 
-    def joined(store: Store) -> Iterator[dict[str, Any]]:
+    def joined() -> Iterator[dict[str, Any]]:
+        store = _bucket(job, limits)
         found = patiently(lambda: join_service(store, wanted))
         yield {"kind": "service", "shards": found.shards, "created_ms": found.service}
 
-    return _of_bucket(joined, job["url"], limits)
+    return _told(joined)
 
 
 _COMMANDS = {

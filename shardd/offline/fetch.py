@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +38,6 @@ from shardd.storage.disk import Disk, File, write_all
 from shardd.storage.wal import file_name
 
 
-@dataclass(slots=True)
-class Fetched:
-    """One shard, as it was fetched."""
-
-    shard: int
-    bytes: int = 0
-    part: int = 0
-    """The last part that was taken."""
-    frame_no: int = 0
-    last_ms: int = 0
-    """Commit time of the last frame, ms since 1970; 0 if it has none."""
-    problem: str = ""
-    """Behind which damage the log was not read, although it may have frames from before the moment."""
-
-
 def fetch(
     disk: Disk, store: Store, data: Path, cold: Path | None, limits: Limits, until_ms: int | None
 ) -> Iterator[dict[str, Any]]:
@@ -65,10 +49,10 @@ def fetch(
             shard = _Shard(disk, Browser(store, ShardNames(index), threads), data, cold, limits, index)
             for size in shard.run(until_ms):
                 yield {"kind": "progress", "done": size}
-            done = shard.fetched
-            yield {"kind": "shard", "shard": index, "part": done.part, "frame": done.frame_no, "last_ms": done.last_ms}
-            if done.problem:
-                yield {"kind": "problem", "problem": done.problem}
+            frame, last_ms = shard.frame_no, shard.last_ms
+            yield {"kind": "shard", "shard": index, "part": shard.part, "frame": frame, "last_ms": last_ms}
+            if shard.problem:
+                yield {"kind": "problem", "problem": shard.problem}
     yield {"kind": "fetched", "shards": shards, "created_ms": created_ms}
 
 
@@ -79,7 +63,13 @@ class _Shard:
         self._path = data / shard_name(index)
         self._cold = None if cold is None else cold / shard_name(index)
         self._file_bytes = limits.wal_segment_bytes
-        self.fetched = Fetched(index)
+        self.part = 0
+        """The last part that was taken."""
+        self.frame_no = 0
+        self.last_ms = 0
+        """Commit time of the last frame, ms since 1970; 0 if it has none."""
+        self.problem = ""
+        """Behind which damage the log was not read, although it may have frames from before the moment."""
 
     def run(self, until_ms: int | None) -> Iterator[int]:
         """Yields the bytes of each piece."""
@@ -134,23 +124,25 @@ class _Shard:
                     if part.last_ms:  # one without times says nothing of the moment
                         passed = end < len(frames)
                 if end or not (passed or part.has_frames):
-                    self.fetched.part, self.fetched.frame_no = part.number, upto_no
-                    self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
+                    self.part, self.frame_no = part.number, upto_no
+                    self.last_ms = max(self.last_ms, min(part.last_ms, until_ms or part.last_ms))
                 yield len(frames)
         except Damaged as error:
             if until_ms is None or before is None or not passed or self._earlier(until_ms, numbers, before.number):
                 raise
-            self.fetched.problem = (
+            self.problem = (
                 f"{error}. The log is restored up to there: if the time of a topic was ahead of the clock, records of "
                 "other topics may be missing"
             )
         finally:
             log.close()
         log.cut()
-        least = 0 if head is None else min(head.upto_no, _last_no(self._browser, head.part))
-        if head is not None and max(self.fetched.frame_no, begin) < least:
+        if head is None:
+            return
+        newest_no = self._browser.header(head.part).last_no if head.part else 0
+        if max(self.frame_no, begin) < min(head.upto_no, newest_no):
             raise Damaged(
-                f"{self._browser.names.log}: the log ends with frame {self.fetched.frame_no}, but the manifest needs "
+                f"{self._browser.names.log}: the log ends with frame {self.frame_no}, but the manifest needs "
                 f"frames up to {head.upto_no}: parts are missing. Put them back, or delete the manifests behind them"
             )
 
@@ -170,10 +162,6 @@ class _Shard:
         else:
             return
         raise Damaged(f"{self._browser.names.log}: {wrong}, or restore --until a time before that")
-
-
-def _last_no(browser: Browser, number: int) -> int:
-    return browser.header(number).last_no if number else 0
 
 
 def _part_of(later: list[Head]) -> int | None:

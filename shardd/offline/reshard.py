@@ -19,7 +19,8 @@ interrupted exchange may leave a shard under both names. The next attempt exchan
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from shardd.offline.offline_routers import Routers
 from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import ASIDE
+from shardd.shard import Shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, write_all
 from shardd.storage.errors import Exhausted, SegmentError
@@ -74,28 +76,22 @@ class Reshard:
         Blocks. Raises `RecoveryError` for shards that cannot be read, OSError. The next attempt then continues.
         """
         manifest = json.loads(bytes(self._disk.read(self._data / MANIFEST)))
-        decided = self._decided()
-        if decided is None:
-            if shards == manifest["shards"]:
-                self._disk.remove_tree(self._staging)
-                return shards
+        if DECISION in self._disk.list(self._data):
+            shards = int(json.loads(bytes(self._disk.read(self._data / DECISION)))["shards"])
+            self._disk.sync_dir(self._data)  # the earlier process may have been killed before this sync
+        elif shards == manifest["shards"]:
+            self._disk.remove_tree(self._staging)
+            return shards
+        else:
             self._make(manifest["shards"], shards, progress)
             self._write_json(DECISION, {"shards": shards})
-            decided = shards
-        else:
-            self._disk.sync_dir(self._data)  # the earlier process may have been killed before this sync
-        self._exchange(decided)
-        self._write_json(MANIFEST, {**manifest, "shards": decided})
+        self._exchange(shards)
+        self._write_json(MANIFEST, {**manifest, "shards": shards})
         self._disk.remove_tree(self._staging)
         self._remove_cold()
         self._disk.remove(self._data / DECISION)
         self._disk.sync_dir(self._data)
-        return decided
-
-    def _decided(self) -> int | None:
-        if DECISION not in self._disk.list(self._data):
-            return None
-        return int(json.loads(bytes(self._disk.read(self._data / DECISION)))["shards"])
+        return shards
 
     # 1
 
@@ -110,23 +106,7 @@ class Reshard:
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
         for source in sources:
-            for topic in source.directory.visible.values():
-                if topic.damage is not None:
-                    raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
-                if topic.deferred:
-                    raise RecoveryError(
-                        f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
-                        "once, stop it gracefully, and try again"
-                    )
-            inventory = source.checkpoints.inventory
-            apart = [*inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
-            for base in filter(None, (inventory.path, inventory.cold)):
-                apart += [base / name for name in self._disk.list(base) if name.startswith(ASIDE)]
-            if apart:
-                raise RecoveryError(
-                    f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
-                    "it belongs, and move it out of the data directory first"
-                )
+            self._check_source(source)
         Routers(sources).derive()
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
@@ -163,20 +143,31 @@ class Reshard:
                         "move it to another folder first"
                     )
 
+    def _check_source(self, source: Shard) -> None:
+        """Raises `RecoveryError` if the shard has what the new shards would not get."""
+        for topic in source.directory.visible.values():
+            if topic.damage is not None:
+                raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
+            refuse_waiting(topic)
+        inventory = source.checkpoints.inventory
+        apart = [*inventory.lost(), *source.checkpoints.strays(source.directory.by_id)]
+        for base in filter(None, (inventory.path, inventory.cold)):
+            apart += [base / name for name in self._disk.list(base) if name.startswith(ASIDE)]
+        if apart:
+            raise RecoveryError(
+                f"{apart[0]} does not belong to this shard, whose directory is removed in the end: find out where "
+                "it belongs, and move it out of the data directory first"
+            )
+
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
         copy = copied_topic(topic, directory.new_id())
         directory.show(copy)
         copy.position.logged_upto(topic.records.head_seq)
-        size = 0
-        for batch in topic.records.batches:
+        for batch in in_pieces(topic, lambda: self._checkpoint(target)):
             try:
                 copy.records.restore(copied_batch(batch))
             except SegmentError as error:
                 raise _unread(topic, error) from error
-            size += batch.size
-            if size >= PIECE_BYTES:
-                self._checkpoint(target)
-                size = 0
         copy.restored(topic.records.head_seq, topic.records.floor)
         return topic.records.count
 
@@ -219,14 +210,20 @@ class Reshard:
         path = self._data / name
         temporary = path.with_name(name + ".tmp")
         content = json.dumps(fields).encode() + b"\n"
-        file = self._disk.create(temporary)
-        try:
+        with closing(self._disk.create(temporary)) as file:
             write_all(file, content, path)
             file.sync()
-        finally:
-            file.close()
         self._disk.replace(temporary, path)
         self._disk.sync_dir(self._data)
+
+
+def refuse_waiting(topic: Topic) -> None:
+    """Raises `RecoveryError` if a topic waits for copies."""
+    if topic.deferred:
+        raise RecoveryError(
+            f'topic "{topic.name}" waits for copies that its routers have to make again; start the service once, stop '
+            "it gracefully, and try again"
+        )
 
 
 def _unread(topic: Topic, error: SegmentError) -> RecoveryError:
@@ -242,6 +239,17 @@ def copied_topic(topic: Topic, ident: int) -> Topic:
     load(copy, dump(topic, exact(topic)), COPIED)
     copy.lane = copy.lane_visible = topic.lane_visible
     return copy
+
+
+def in_pieces(topic: Topic, store: Callable[[], None]) -> Iterator[Batch]:
+    """The batches of a topic, to be copied one by one. Calls `store` when `PIECE_BYTES` of them have been copied."""
+    size = 0
+    for batch in topic.records.batches:
+        yield batch
+        size += batch.size
+        if size >= PIECE_BYTES:
+            store()
+            size = 0
 
 
 def copied_batch(batch: Batch) -> Batch:

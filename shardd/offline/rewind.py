@@ -34,7 +34,7 @@ it has finished. Running it again gives the same records, with another reserve.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,14 +178,8 @@ def _before_copies(lane: Lane, source: Topic, copies: int) -> int:
     span = copies
     while (low := max(lane.cursor - span, 0)) and _made(lane, source, low) < copies:
         span *= 4
-    high = lane.cursor
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _made(lane, source, middle) >= copies:
-            low = middle
-        else:
-            high = middle
-    return low
+    behind = range(low + 1, lane.cursor)
+    return low + bisect_left(behind, True, key=lambda after: _made(lane, source, after) < copies)
 
 
 def _made(lane: Lane, source: Topic, after: int) -> int:

@@ -32,12 +32,12 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import CHECKSUM, DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
+from proto.format.frame import DELETED, Header, Kind, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
-from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
-from shardd.recovery.wal_scan import RecoveryError
+from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic, in_pieces, refuse_waiting
+from shardd.recovery.wal_scan import RecoveryError, valid_frames
 from shardd.replication.attach import MARK
 from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
@@ -45,7 +45,8 @@ from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import set_apart
 from shardd.storage.owner import Owner, owner_of
-from shardd.storage.segment import MARK_MASK, Segment, chained, from_index, load_batches
+from shardd.storage.segment import Segment, chained, from_index, load_batches, mark_at
+from shardd.storage.segment_check import whole_frames
 from shardd.topic.gaps import Gaps
 from shardd.topic.topic import Topic
 
@@ -86,12 +87,8 @@ def salvage(
     topic = shard.directory.visible.get(name)
     if topic is None:
         raise RecoveryError(f'there is no topic "{name}"')
-    waiting = [t.name for t in shard.directory.visible.values() if t.deferred]
-    if waiting:
-        raise RecoveryError(
-            f'topic "{waiting[0]}" waits for copies that its routers have to make again; start the service once, stop '
-            "it gracefully, and try again"
-        )
+    for each in shard.directory.visible.values():
+        refuse_waiting(each)
     if topic.unloaded is None:
         yield {"kind": "sound", "topic": name}  # the topic has no files
         return
@@ -176,14 +173,16 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
 def _tell(topic: Topic, lost: list[Range]) -> None:
     """Make the lost seqs gaps. Those before the first live record become losses."""
     known = topic.records.gaps.ranges
-    ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, known))]
+    there = [(first, last) for first, last, _ in known]
+    ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, there))]
     topic.records.load("gaps", Gaps(sorted(ranges)))
     for upto, reason in topic.records.gaps.below(topic.records.floor):
         topic.records.losses.add(upto, reason)
 
 
-def _without(first: int, last: int, known: list[tuple[int, int, str]]) -> Iterator[Range]:
-    for start, end, _ in known:
+def _without(first: int, last: int, known: list[Range]) -> Iterator[Range]:
+    """What is left from `first` to `last` without the known ranges, which ascend."""
+    for start, end in known:
         if end < first or start > last:
             continue
         if start > first:
@@ -224,13 +223,7 @@ def _whole(
         batches = ours
     have = [(batch.first_seq, batch.last_seq) for batch in batches]
     if known is None:
-        lost, at = [], segment.first_seq
-        for first, last in have:
-            if first > at:
-                lost.append((at, first - 1))
-            at = last + 1
-        if at <= end:
-            lost.append((at, end))
+        lost = list(_without(segment.first_seq, end, have))
         if not lost and batches:
             found.problems[-1] += " (all records are whole; flags were taken as they are)"
         return batches, lost
@@ -266,22 +259,19 @@ def _ours(disk: Disk, segment: Segment, size: int, view: memoryview, batches: li
     index = from_index(disk, segment, size)
     if index is not None and chained(0, (entry.mark for entry in index)) == segment.chain:
         known = {(entry.first_seq, entry.mark) for entry in index}
-        return [each for each in batches if (each.first_seq, _mark(memoryview(each.buffer or b""), 0)) in known]
-    marks, at = [], 0
-    while at < min(size, len(view)):
-        try:
-            length = check(view, at).length
-        except FrameError:
-            return batches
-        marks.append(_mark(view, at))
-        at += length
+        return [each for each in batches if (each.first_seq, _mark(each)) in known]
+    try:
+        whole = whole_frames(view, min(size, len(view)), segment.data_path)
+        marks = [mark_at(view, at + header.flags_at) for at, header in whole]
+    except SegmentError:
+        return batches
     return [] if chained(0, marks) != segment.chain else batches
 
 
-def _mark(view: memoryview, at: int) -> int:
-    """The mark of a frame, as the chain of its segment has it."""
-    end = at + Header(view, at).flags_at - CHECKSUM.size
-    return int(CHECKSUM.unpack_from(view, end)[0]) & MARK_MASK
+def _mark(batch: Batch) -> int:
+    """The mark of a batch in memory, as the chain of its segment has it."""
+    assert batch.buffer is not None
+    return mark_at(batch.buffer, Header(batch.buffer).flags_at)
 
 
 def _set_foreign_apart(disk: Disk, path: Path, limits: Limits, segments: list[Segment]) -> None:
@@ -294,21 +284,15 @@ def _set_foreign_apart(disk: Disk, path: Path, limits: Limits, segments: list[Se
 
 def _frames(view: memoryview, first_seq: int, end: int) -> Iterator[Batch]:
     """Yield every valid batch in the file, in seq order."""
-    raw = bytes(view)
-    offset = raw.find(MAGIC)
-    while offset != -1:
-        try:
-            header = check(view, offset) if offset % 8 == 0 else None
-        except FrameError:
-            header = None
-        if header is None or header.kind != Kind.BATCH or header.first_seq < first_seq:
-            offset = raw.find(MAGIC, offset + 1)
+    after = 0
+    for offset, header in valid_frames(view):
+        if offset < after or header.kind != Kind.BATCH or header.first_seq < first_seq:
             continue
         if header.first_seq + header.count - 1 > end:
             return
-        yield _batch(raw[offset : offset + header.length], header)
+        after = offset + header.length
         first_seq = header.first_seq + header.count
-        offset = raw.find(MAGIC, offset + header.length)
+        yield _batch(bytes(view[offset:after]), header)
 
 
 def _batch(frame: bytes, header: Header) -> Batch:
@@ -338,13 +322,8 @@ def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
 def _copied(shard: Shard, topic: Topic) -> Topic:
     copy = copied_topic(topic, shard.directory.new_id())
     copy.position.logged_upto(topic.position.logged_seq)
-    size = 0
-    for batch in topic.records.batches:
+    for batch in in_pieces(topic, lambda: shard.checkpoints.store(copy)):
         copy.records.restore(copied_batch(batch))
-        size += batch.size
-        if size >= PIECE_BYTES:
-            shard.checkpoints.store(copy)
-            size = 0
     shard.checkpoints.store(copy)
     copy.restored(topic.records.head_seq, topic.records.floor)
     copy.position.used(topic.position.next_seq - 1)

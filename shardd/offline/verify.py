@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from proto.format.frame import FrameError, check, content_hash
 from proto.model.limits import Limits
@@ -17,6 +18,7 @@ from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.lost import REMEDY
 from shardd.storage.segment import ENTRY_SIZE, Segment, StoredFrame, from_data, from_index, read_index
+from shardd.topic.topic import Topic
 
 
 @dataclass(slots=True)
@@ -32,9 +34,6 @@ class Report:
     segment_frames: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def as_map(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def opened(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Shard:
@@ -79,7 +78,7 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
                 report.problems.append(f'topic "{topic.name}": {error}')
         if topic.damage is not None and len(report.problems) == before:
             report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
-        _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.records.batches])
+        _check_order(report, topic)
     report.problems += shard.checkpoints.inventory.problems()
     _check_strays(report, disk, shard)
     return report
@@ -126,7 +125,7 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
             raise SegmentError(f"{segment.index_path}: the entry for seq {entry.first_seq} is not what the frame says")
         if header.first_seq < seq:
             raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} is repeated")
-        seq = entry.last_seq + 1
+        seq = entry.first_seq + entry.count
         total += content_hash(view, entry.offset)
         StoredFrame(segment, entry).load()
     if segment.sum not in (None, total % SUMS):
@@ -134,9 +133,9 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
     return len(entries)
 
 
-def _check_order(report: Report, topic: str, batches: list[tuple[int, int]]) -> None:
+def _check_order(report: Report, topic: Topic) -> None:
     end = 0
-    for first_seq, count in batches:
-        if first_seq <= end:
-            report.problems.append(f'topic "{topic}": seq {first_seq} is repeated')
-        end = first_seq + count - 1
+    for batch in topic.records.batches:
+        if batch.first_seq <= end:
+            report.problems.append(f'topic "{topic.name}": seq {batch.first_seq} is repeated')
+        end = batch.last_seq

@@ -315,7 +315,7 @@ async def _close(shard: Shard, copy: bucket.Copy) -> None:
         shard.commits.sync_now()
         await copy.holder.shipper.drain()
     shard.close(checkpoint=copy.holder is None)
-    shard.control.release_space()
+    shard.space.end()
 
 
 def run() -> None:

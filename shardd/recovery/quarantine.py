@@ -26,30 +26,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import structlog
 import xxhash
 
 from proto.format.buffer import Buffer
-from proto.format.frame import FrameError, Header, Kind, check
+from proto.format.frame import Header, Kind
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock
-from shardd.recovery.wal_scan import Found
+from shardd.storage.catalog import column
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
+from shardd.storage.lost import log
+from shardd.storage.segment_check import whole_frames
 from shardd.topic.damage import FIRST_LOOK_S, Damage, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
 LONGEST_LOOK_S = 60.0
 """Longest pause in seconds between attempts to read a damaged topic."""
-log: Any = structlog.get_logger()
 
 
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
     """The held frames of an unloaded topic. Blocks. Raises `SegmentError`."""
     frames: list[Buffer] = []
-    rows = entry.get("held", ())
-    checks = entry.get("held_checks") or [None] * len(rows)
+    rows, checks = entry.get("held", ()), column(entry, "held_checks", "held")
     for path, (_, size), expected in zip(held_files(entry, folder), rows, checks, strict=True):
         try:
             raw = disk.read_part(path, 0, size)
@@ -57,24 +56,13 @@ def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
             raise unreadable(path, error) from error
         if expected not in (None, xxhash.xxh3_64_intdigest(raw)):
             raise SegmentError(f"{path}: its frames are not those that were written here")
-        offset = 0
-        while offset < size:
-            try:
-                header = check(raw, offset)
-            except FrameError as error:
-                raise SegmentError(f"{path}, offset {offset}: {error}") from error
-            frames.append(raw[offset : offset + header.length])
-            offset += header.length
+        frames += (raw[offset : offset + header.length] for offset, header in whole_frames(raw, size, path))
     return frames
 
 
 def _id_of(path: Path) -> int:
     """The topic id of a file in a topic's folder, of either tier."""
     return int(path.parent.name, 16)
-
-
-def found(frame: Buffer) -> Found:
-    return Found(Header(frame), frame, 0, 0)
 
 
 def defer(topic: Topic, header: Header, frame: Buffer) -> None:
@@ -89,13 +77,11 @@ def defer(topic: Topic, header: Header, frame: Buffer) -> None:
 
 
 class Quarantine:
-    """The quarantined topics of a shard. `load_again` reads an unloaded topic from its files and makes it visible, or
-    raises `SegmentError`."""
+    """The quarantined topics of a shard."""
 
-    def __init__(self, directory: Directory, clock: Clock, load_again: Callable[[Topic], None]) -> None:
+    def __init__(self, directory: Directory, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
-        self._load_again = load_again
         self._early: dict[int, tuple[SegmentError, Callable[[], object]]] = {}
         self._fresh: list[Topic] = []
         self._apart: dict[int, Topic] = {}
@@ -132,10 +118,6 @@ class Quarantine:
             reason=str(error),
             remedy="put the file back, or stop the service and run `topics verify`, then `topics salvage`",
         )
-
-    def unloaded(self, topic: Topic, error: SegmentError) -> None:
-        """Quarantine a topic that the start could not read."""
-        self.set_apart(topic, error, lambda: self._load_again(topic))
 
     def recovered(self) -> None:
         """Quarantine the topics whose damage was found before they were visible. Called when all topics are visible."""

@@ -15,7 +15,7 @@ from proto.format.buffer import Buffer
 from proto.format.frame import Header, Kind, decode_batch
 from shardd.frames import SHARD_FORMS, shard_frame, topic_frame
 from shardd.recovery.quarantine import defer
-from shardd.recovery.wal_scan import Found, RecoveryError
+from shardd.recovery.wal_scan import RecoveryError
 from shardd.topic.directory import Directory
 from shardd.topic.outbox import MARK
 from shardd.topic.topic import Topic
@@ -24,10 +24,9 @@ _CONTRADICTIONS = (KeyError, ValueError, TypeError, msgspec.ValidationError)
 _KINDS = frozenset(Kind)
 
 
-def replay(directory: Directory, found: Found) -> None:
+def replay(directory: Directory, header: Header, buffer: Buffer) -> None:
     """Apply one frame, or defer it. Raises `RecoveryError` for a valid frame that contradicts those before it,
     or of an unknown kind: also for a topic that is gone, because a new kind may concern more than its topic."""
-    header, buffer = found.header, found.buffer
     if header.kind not in _KINDS:
         raise RecoveryError(
             f"frame {header.frame_no} of the log is of kind {header.kind}, which this release does not know: use the "

@@ -30,6 +30,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,8 +42,8 @@ from shardd.storage.errors import exhausted
 from shardd.storage.read_ahead import ReadAhead
 from shardd.storage.wal import first_no_of
 
-_Name = tuple[int, str]
-"""The number of the first frame of a log file, and its name."""
+_File = tuple[int, Path]
+"""The number of the first frame of a log file, and the file."""
 REMEDY = "Put the right file back, or restore the shard from a backup"
 
 
@@ -83,51 +84,6 @@ class Outcome:
     """By number of the first frame: the checksum of that frame, for each file that was read."""
 
 
-class _Links:
-    """Checks that each frame follows the one before, and notes the first frame of each file, and which frames of a file
-    no frame after them says to be synced. `tail` is the checksum of frame `after_no`, as far as known."""
-
-    def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
-        self._outcome = outcome
-        self._seed = seed
-        self._after_no = after_no
-        self._tail = tail
-        self._unsynced: deque[tuple[int, int]] = deque()
-        """Number and offset of each such frame. All frames of earlier files were synced."""
-
-    def begin(self) -> None:
-        """The log begins with frame `outcome.next_no`."""
-        number = self._outcome.next_no
-        self._outcome.tail = 0 if number == 1 else self._tail if number == self._after_no + 1 else None
-
-    def follow(self, header: Header, frame: Buffer, path: Path, offset: int) -> None:
-        """Raises `RecoveryError` if the valid frame at `offset` is not the next one of this log."""
-        number, tail = self._outcome.next_no, self._outcome.tail
-        if header.frame_no != number:
-            wrong = f"frame {header.frame_no} where frame {number} should be"
-        elif self._seed is not None and tail is not None and header.link and header.link != link_of(tail, self._seed):
-            wrong = f"frame {number} does not follow the frame before it"
-        else:
-            (checksum,) = CHECKSUM.unpack_from(frame, HEADER.size + header.body_len)
-            if number != self._after_no or self._tail in (None, checksum):
-                self._outcome.tail = checksum
-                if not offset:
-                    self._outcome.firsts[number] = checksum
-                self._note(header, offset)
-                return
-            wrong = f"frame {number} is not the one that the catalog was made after"
-        raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
-
-    def _note(self, header: Header, offset: int) -> None:
-        frames = self._unsynced
-        if not offset:
-            frames.clear()
-        frames.append((header.frame_no, offset))
-        while frames and frames[0][0] <= header.synced_no:
-            frames.popleft()
-        self._outcome.unsynced_at = frames[0][1] if frames else offset + header.length
-
-
 def scan(
     disk: Disk,
     directory: Path,
@@ -141,23 +97,16 @@ def scan(
     """Yield every valid frame after `after_no`, in order. Blocks. `outcome` is complete when the iterator has ended.
 
     `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, if known.
-    `seed` is that of the links, None to pass over them. `device_no` as in `_refuse_damage`. Raises `RecoveryError`.
+    `seed` is that of the links, None to pass over them. Frames after `device_no` were made by another machine, and may
+    never have been synced here; None: there are no such frames. Raises `RecoveryError`.
     """
-    files, empty = _files(disk, directory)
-    outcome.next_no = max(1, after_no + 1, *(first for first, _ in (*files, *empty)))
-    while len(files) > 1 and files[1][0] <= after_no + 1:
-        del files[0]
-    total = sum(disk.size(directory / name) for _, name in files)
-    done = 0
-    links = _Links(outcome, seed, after_no, tail)
-    outcome.tail = tail if after_no else 0
-    if files:
-        outcome.next_no = outcome.begin_no = files[0][0]
-        _refuse_late_log(directory, outcome, after_no)
-        links.begin()
-    for at, (_, name) in enumerate(files):
+    log = _Log(disk, directory, outcome, after_no, seed, tail, device_no)
+    files = log.begin()
+    total = sum(disk.size(path) for _, path in files)
+    done = offset = 0
+    for at, (_, path) in enumerate(files):
         following = files[at + 1 :]
-        file = ReadAhead(disk, directory / name)
+        file = ReadAhead(disk, path)
         end = following[0][0] if following else None
         offset = 0
         while outcome.next_no != end:
@@ -166,15 +115,11 @@ def scan(
             try:
                 header, frame = file.frame(offset)
             except UnknownVersion as error:
-                raise RecoveryError(f"{directory / name}, offset {offset}: {error}") from None
+                raise RecoveryError(f"{path}, offset {offset}: {error}") from None
             except FrameError as error:
-                later = [directory / n for _, n in following]
-                _refuse_damage(disk, offset, directory / name, later, outcome.next_no, device_no, error)
-                _refuse_short_log(directory / name, offset, outcome, after_no, empty)
-                _cut(disk, directory / name, offset, later, outcome, str(error))
-                _remove(disk, directory, empty)
+                log.cut(path, offset, [later for _, later in following], error)
                 return
-            links.follow(header, frame, directory / name, offset)
+            log.follow(header, frame, path, offset)
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
@@ -182,22 +127,144 @@ def scan(
                 yield Found(header, frame, done + offset + header.length, total)
             offset += header.length
         done += file.size
-        outcome.resume = name
-    if files:
-        _refuse_short_log(directory / name, offset, outcome, after_no, empty)
-    elif empty and empty[-1][0] > after_no + 1:
-        raise RecoveryError(f"{directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}")
-    _remove(disk, directory, empty)
+        outcome.resume = path.name
+    log.end(files, offset)
 
 
-def _files(disk: Disk, directory: Path) -> tuple[list[_Name], list[_Name]]:
-    """The log files, and those that are empty. Removes files of a rescue that died before its rename."""
-    for name in disk.list(directory):
-        if name.endswith(".tmp"):
-            disk.remove(directory / name)
-    found = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
-    empty = [each for each in found if not disk.size(directory / each[1])]
-    return [each for each in found if each not in empty], empty
+@dataclass(slots=True)
+class _Log:
+    """A log that is read: checks that each frame follows the one before, and notes the first frame of each file, and
+    which frames of a file no frame after them says to be synced. The first fields are the arguments of `scan`."""
+
+    disk: Disk
+    directory: Path
+    outcome: Outcome
+    after_no: int
+    seed: int | None
+    tail: int | None
+    device_no: int | None
+    empty: list[_File] = field(default_factory=list)
+    unsynced: deque[tuple[int, int]] = field(default_factory=deque)
+    """Number and offset of each such frame. All frames of earlier files were synced."""
+
+    def begin(self) -> list[_File]:
+        """The files to be read, from the one with the frame after the snapshot on. Removes files of a rescue that died
+        before its rename."""
+        disk, outcome, after_no = self.disk, self.outcome, self.after_no
+        for name in disk.list(self.directory):
+            if name.endswith(".tmp"):
+                disk.remove(self.directory / name)
+        names = disk.list(self.directory)
+        found = [(first, self.directory / name) for name in names if (first := first_no_of(name)) is not None]
+        self.empty = [each for each in found if not disk.size(each[1])]
+        files = [each for each in found if each not in self.empty]
+        while len(files) > 1 and files[1][0] <= after_no + 1:
+            del files[0]
+        outcome.next_no = max(1, after_no + 1, *(first for first, _ in found))
+        outcome.tail = self.tail if after_no else 0
+        if files:
+            number = outcome.next_no = outcome.begin_no = files[0][0]
+            if number > after_no + 1:
+                raise RecoveryError(
+                    f"{self.directory}: the log begins with frame {number}, but the snapshot ends at frame "
+                    f"{after_no}: a file is missing"
+                )
+            outcome.tail = 0 if number == 1 else self.tail if number == after_no + 1 else None
+        return files
+
+    def follow(self, header: Header, frame: Buffer, path: Path, offset: int) -> None:
+        """Raises `RecoveryError` if the valid frame at `offset` is not the next one of this log."""
+        number, tail = self.outcome.next_no, self.outcome.tail
+        if header.frame_no != number:
+            wrong = f"frame {header.frame_no} where frame {number} should be"
+        elif self.seed is not None and tail is not None and header.link and header.link != link_of(tail, self.seed):
+            wrong = f"frame {number} does not follow the frame before it"
+        else:
+            (checksum,) = CHECKSUM.unpack_from(frame, HEADER.size + header.body_len)
+            if number != self.after_no or self.tail in (None, checksum):
+                self.outcome.tail = checksum
+                frames = self.unsynced
+                if not offset:
+                    self.outcome.firsts[number] = checksum
+                    frames.clear()
+                frames.append((number, offset))
+                while frames and frames[0][0] <= header.synced_no:
+                    frames.popleft()
+                self.outcome.unsynced_at = frames[0][1] if frames else offset + header.length
+                return
+            wrong = f"frame {number} is not the one that the catalog was made after"
+        raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
+
+    def end(self, files: list[_File], offset: int) -> None:
+        """The last of these files ends at `offset`. Removes empty files: they have no meaning but their names, see
+        `shardd.storage.wal`."""
+        after_no, empty = self.after_no, self.empty
+        if files:
+            self._refuse_short(files[-1][1], offset)
+        elif empty and empty[-1][0] > after_no + 1:
+            raise RecoveryError(
+                f"{self.directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}"
+            )
+        for _, path in empty:
+            self.disk.remove(path)
+
+    def cut(self, path: Path, offset: int, later: list[Path], error: FrameError) -> None:
+        """Cut off what is at `offset` in place of the next frame, and say so in the outcome. Raises `RecoveryError` if
+        it is no torn tail."""
+        disk, outcome = self.disk, self.outcome
+        self._refuse_damage(path, offset, later, error)
+        self._refuse_short(path, offset)
+        outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(path), offset, str(error)
+        outcome.cut_bytes = sum(disk.size(each) for each in (path, *later)) - offset
+        outcome.resume = path.name
+        for extra in reversed(later):
+            disk.remove(extra)
+        with closing(disk.open(path)) as file:
+            file.truncate(offset)
+            file.sync()
+        disk.sync_dir(path.parent)
+        for _, each in self.empty:
+            disk.remove(each)
+
+    def _refuse_short(self, path: Path, offset: int) -> None:
+        """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones. And one that ends
+        before an empty file, which was created when all frames before it were synced."""
+        next_no, empty = self.outcome.next_no, self.empty
+        if empty and next_no < empty[-1][0]:
+            raise RecoveryError(
+                f"{path}, offset {offset}: the log ends with frame {next_no - 1}, but {empty[-1][1].name} was begun "
+                f"after frame {empty[-1][0] - 1} had been synced. {REMEDY}"
+            )
+        if next_no <= self.after_no:
+            raise RecoveryError(
+                f"{path}, offset {offset}: the log ends with frame {next_no - 1}, but the snapshot was made when "
+                f"frame {self.after_no} had been synced. Restore the file from a backup"
+            )
+
+    def _refuse_damage(self, path: Path, offset: int, later: list[Path], error: FrameError) -> None:
+        number = self.outcome.next_no
+        if self.device_no is not None and number > self.device_no:
+            return
+        for candidate, start in [(path, offset), *((each, 0) for each in later)]:
+            for at, header in valid_frames(self.disk.read(candidate), start):
+                if header.frame_no > number and header.synced_no >= number:
+                    raise RecoveryError(
+                        f"{path}, offset {offset}: frame {number} is damaged ({error}), but it had been synced: a "
+                        f"frame in {candidate.name} at offset {at} was written after that. Restore the file from a "
+                        "backup"
+                    )
+
+
+def valid_frames(view: memoryview, start: int = 0) -> Iterator[tuple[int, Header]]:
+    """Offset and header of every valid frame at or after `start`, looked for at every eighth byte: a bad frame does not
+    hide the next one."""
+    raw = view.obj if isinstance(view.obj, (bytes, bytearray)) and len(view.obj) == len(view) else bytes(view)
+    at = raw.find(MAGIC, start)
+    while at != -1:
+        if at % 8 == 0:
+            with suppress(FrameError):
+                yield at, check(view, at)
+        at = raw.find(MAGIC, at + 1)
 
 
 def precedes(disk: Disk, path: Path, after: Path, seed: int | None) -> bool:
@@ -238,83 +305,3 @@ def replaced(disk: Disk, path: Path, first: int) -> bool:
             raise
         return False  # as well
     return bool(checksum != first)
-
-
-def _remove(disk: Disk, directory: Path, empty: list[_Name]) -> None:
-    """Remove empty files. They have no meaning but their names, see `shardd.storage.wal`."""
-    for _, name in empty:
-        disk.remove(directory / name)
-
-
-def _refuse_late_log(directory: Path, outcome: Outcome, after_no: int) -> None:
-    if outcome.next_no > after_no + 1:
-        raise RecoveryError(
-            f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
-            "a file is missing"
-        )
-
-
-def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, empty: list[_Name]) -> None:
-    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones. And one that ends
-    before an empty file, which was created when all frames before it were synced."""
-    if empty and outcome.next_no < empty[-1][0]:
-        raise RecoveryError(
-            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but {empty[-1][1]} was begun "
-            f"after frame {empty[-1][0] - 1} had been synced. {REMEDY}"
-        )
-    if outcome.next_no <= after_no:
-        raise RecoveryError(
-            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when "
-            f"frame {after_no} had been synced. Restore the file from a backup"
-        )
-
-
-def _refuse_damage(
-    disk: Disk, offset: int, path: Path, later: list[Path], number: int, device_no: int | None, error: FrameError
-) -> None:
-    """Frames after `device_no` were made by another machine, and may never have been synced here; None: there are no
-    such frames."""
-    if device_no is not None and number > device_no:
-        return
-    for candidate, start in [(path, offset), *((p, 0) for p in later)]:
-        witness = _witness(disk.read(candidate), start, number)
-        if witness is not None:
-            raise RecoveryError(
-                f"{path}, offset {offset}: frame {number} is damaged ({error}), but it had been synced: a frame in "
-                f"{candidate.name} at offset {witness} was written after that. "
-                "Restore the file from a backup"
-            )
-
-
-def _witness(view: memoryview, start: int, number: int) -> int | None:
-    """Offset of a valid frame at or after `start` that says that frame `number` had been synced; None if there is
-    none."""
-    raw = view.obj if isinstance(view.obj, (bytes, bytearray)) else bytes(view)
-    at = raw.find(MAGIC, start)
-    while at != -1:
-        if at % 8 == 0:
-            try:
-                header = check(view, at)
-            except FrameError:
-                pass
-            else:
-                if header.frame_no > number and header.synced_no >= number:
-                    return at
-        at = raw.find(MAGIC, at + 1)
-    return None
-
-
-def _cut(disk: Disk, path: Path, offset: int, later: list[Path], outcome: Outcome, reason: str) -> None:
-    """Cut a torn tail off, and say so in `outcome`."""
-    outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(path), offset, reason
-    outcome.cut_bytes = sum(disk.size(each) for each in (path, *later)) - offset
-    outcome.resume = path.name
-    for extra in reversed(later):
-        disk.remove(extra)
-    file = disk.open(path)
-    try:
-        file.truncate(offset)
-        file.sync()
-    finally:
-        file.close()
-    disk.sync_dir(path.parent)

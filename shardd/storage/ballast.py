@@ -26,6 +26,7 @@ as only topics writes to that file system.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from shardd.storage.disk import Disk
@@ -70,11 +71,9 @@ class Ballast:
         """Free the blocks of all held files; their bytes stay promised. Returns False if no file was held."""
         freed = bool(self._held)
         for path, size in self._held.items():
-            try:
+            with suppress(OSError):  # then the file keeps its blocks: nothing was freed, nothing is lost
                 self._disk.vacate(path)
-            except OSError:
-                continue  # the file keeps its blocks: nothing was freed, nothing is lost
-            self._given_up[path] = size
+                self._given_up[path] = size
         self._held.clear()
         self._current = None
         self.held = 0
@@ -83,27 +82,18 @@ class Ballast:
     def hold_again(self) -> None:
         """Hold again the files that were given up, as far as the disk has space."""
         for path, size in list(self._given_up.items()):
-            try:
+            with suppress(OSError):
                 self._disk.allot(path, size)
-            except OSError:
-                continue
-            del self._given_up[path]
-            self._held[path] = size
-            self.held += size
+                del self._given_up[path]
+                self._held[path] = size
+                self.held += size
 
     def used(self) -> None:
         """Remove the files that were given up: the checkpoint has succeeded, or the shard stops."""
         for path in list(self._given_up):
-            try:
+            with suppress(OSError):
                 self._disk.remove(path)
-            except OSError:
-                continue
-            del self._given_up[path]
-
-    def end(self) -> None:
-        """Release everything. Called when the shard stops."""
-        self.give_up()
-        self.used()
+                del self._given_up[path]
 
 
 def promised(disk: Disk, data: Path) -> tuple[int, int]:
@@ -113,9 +103,7 @@ def promised(disk: Disk, data: Path) -> tuple[int, int]:
     for shard in shards:
         for name in disk.list(data / shard):
             if name.startswith(PREFIX):
-                try:
+                with suppress(OSError):  # it may have been removed meanwhile
                     size, held = disk.allotted(data / shard / name)
-                except OSError:
-                    continue  # removed meanwhile
-                total += max(size - held, 0)
+                    total += max(size - held, 0)
     return total, len(shards)

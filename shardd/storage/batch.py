@@ -293,7 +293,7 @@ class Batch:
         """Flag the record at position `start` and all that follow as deleted."""
         if self.flags is None:
             self.flags = bytearray(self.count)
-        self.flags[start:] = bytes([DELETED]) * (self.count - start)
+        self.flags[start:] = _GONE * (self.count - start)
         if start <= self.start:
             self.live = self.live_size = 0
         else:
@@ -311,20 +311,17 @@ class Batch:
         mask = None if self.flags is None else self.mask(self.start, self.count)
         self.live = self.count - self.start if mask is None else mask.count(1)
         try:
-            size = self._size_of_live(mask)
+            if mask is None:
+                size = self.columns().size(self.start, self.count)
+            elif self.few:
+                columns, places = self.records(ones(mask, self.start))
+                size = columns.size_at(places)
+            else:
+                size = sum(compress(self.columns().sizes(self.start, self.count), mask))
         except SegmentError:
             self.live_size = self.size * self.live // self.count
         else:
             self.live_size = size + RECORD_OVERHEAD * self.live
-
-    def _size_of_live(self, mask: bytes | None) -> int:
-        """Bytes of data, tag, node and meta of the live records; `mask` is theirs. Raises `SegmentError`."""
-        if mask is None:
-            return self.columns().size(self.start, self.count)
-        if self.few:
-            columns, places = self.records(ones(mask, self.start))
-            return columns.size_at(places)
-        return sum(compress(self.columns().sizes(self.start, self.count), mask))
 
     def start_to_lose(self, records: int, size: int) -> int:
         """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost,
@@ -359,11 +356,8 @@ class Batch:
         if columns is None:
             return -(-size * self.live // self.live_size)
         if self.flags is None:
-
-            def lost(end: int) -> int:
-                return columns.size(start, end) + RECORD_OVERHEAD * (end - start)
-
-            return bisect_left(range(start, self.count + 1), size, key=lost)
+            ends = range(start, self.count + 1)
+            return bisect_left(ends, size, key=lambda end: columns.size(start, end) + RECORD_OVERHEAD * (end - start))
         sizes = compress(columns.sizes(start, self.count), self.mask(start, self.count))
         return bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
 
@@ -417,8 +411,4 @@ def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
 
 def fitting(columns: Columns, start: int, stop: int, budget: int) -> int:
     """Number of records from position `start` on, up to `stop`, that have at most `budget` bytes together."""
-
-    def size_up_to(end: int) -> int:
-        return columns.size(start, end)
-
-    return bisect_right(range(start + 1, stop + 1), budget, key=size_up_to)
+    return bisect_right(range(start + 1, stop + 1), budget, key=lambda end: columns.size(start, end))

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from errno import EIO, ENOSPC
 from io import BytesIO
 from pathlib import Path
@@ -52,15 +53,13 @@ PIECES = 256
 HELD_VERSION = 2
 """Version of a catalog with held frames of topics that cannot be read. Earlier releases, which would lose these
 frames, refuse it."""
-
-
 ABOUT = 256
 """`owner` and `number` are within so many bytes."""
-
-
 LACKS = "its segments do not add up to what was written to it: records are missing, or others are in their place"
 TOPICS_LACK = "the ids of its topics do not add up: topics are missing, or others are in their place"
 LACKS_REMEDY = "look in lost+found, or restore the shard from a backup: see operations.md"
+STRANGE = (cbor2.CBORDecodeError, LookupError, TypeError, ValueError, RecursionError)
+"""What the decoding of a catalog raises that no shard has written."""
 SUMS = 1 << 64
 """Sums are modulo this."""
 
@@ -74,20 +73,11 @@ def file_name(number: int) -> str:
     return f"catalog-{number:020d}.cbor"
 
 
-def number_of(name: str) -> int | None:
-    if name.startswith("catalog-") and name.endswith(".cbor") and name[8:-5].isdecimal():
-        return int(name[8:-5])
-    return None
-
-
 def _head(major: int, count: int) -> bytes:
     """The CBOR head of an array (`major` 4) or a map (5) with `count` items."""
-    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
-        if count < 24:
-            return bytes([major << 5 | count])
-        if count < 1 << 8 * size:
-            return bytes([major << 5 | code]) + count.to_bytes(size, "big")
-    raise ValueError(f"{count} items")
+    head = BytesIO()
+    cbor2.CBOREncoder(head).encode_length(major, count)
+    return head.getvalue()
 
 
 def array(items: list[bytes]) -> list[bytes]:
@@ -115,26 +105,22 @@ def write(
     path = directory / file_name(number)
     temporary = path.with_suffix(".cbor.tmp")
     try:
-        file = disk.create(temporary)
-        try:
+        with closing(disk.create(temporary)) as file:
             if file.write(raw) != HEAD.size + size:
                 raise OSError(ENOSPC, "the disk did not take the whole catalog", str(path))
             file.sync()
-        finally:
-            file.close()
         disk.replace(temporary, path)
     except OSError:
-        try:
+        with suppress(OSError):  # the next start removes it
             disk.remove(temporary)
-        except OSError:
-            pass  # the next start removes it
         raise
     return HEAD.size + size
 
 
 def numbers(disk: Disk, directory: Path) -> list[int]:
     """Numbers of the catalogs in `directory`, oldest first."""
-    return [number for name in disk.list(directory) if (number := number_of(name)) is not None]
+    names = [name for name in disk.list(directory) if name.startswith("catalog-") and name.endswith(".cbor")]
+    return [int(name[8:-5]) for name in names if name[8:-5].isdecimal()]
 
 
 def mismatch(number: int, contents: Mapping[str, Any], owner: Owner) -> str:
@@ -206,6 +192,11 @@ def lacks(entry: Mapping[str, Any]) -> bool:
     return "sum" in entry and (entry["sum"] - sum(each or 0 for each in entry["sums"])) % SUMS != 0
 
 
+def column(entry: Mapping[str, Any], name: str, rows: str = "segments") -> list[Any]:
+    """What a topic's entry has under `name` for each of its `rows`; None for each, if an older release wrote it."""
+    return entry.get(name) or [None] * len(entry.get(rows, ()))
+
+
 def lacking(raw: Buffer) -> list[str]:
     """What a catalog file certainly lacks, by its sums. Raises `CatalogError` if the file is not whole, or no catalog:
     others may have written it."""
@@ -215,7 +206,7 @@ def lacking(raw: Buffer) -> list[str]:
             raise CatalogError(f"the catalog is {problem or 'no map'}")
         problems = [f'topic "{entry["name"]}": {LACKS}' for entry in contents["topics"] if lacks(entry)]
         ids = sum(entry["id"] for entry in contents["topics"])
-    except (cbor2.CBORDecodeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except STRANGE as error:
         raise CatalogError(f"the catalog has other content than a shard writes: {error!r}") from None
     return [*problems, TOPICS_LACK] if contents.get("id_sum", ids) != ids else problems
 

@@ -11,13 +11,11 @@ Callers may rely on these promises. The fault-injecting disk of the tests takes 
 
 from __future__ import annotations
 
-import builtins
-import errno
 import os
 import shutil
 import stat
 from collections.abc import Sequence
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EINVAL, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
@@ -226,7 +224,7 @@ class RealDisk:
         # Not mapped: a map ends the process where the device cannot read, or where the file is cut short meanwhile.
         with open(path, "rb", buffering=0, opener=_not_a_link) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "is no regular file", str(path))
+                raise OSError(EINVAL, "is no regular file", str(path))
             try:
                 return memoryview(file.readall())
             except OSError as error:
@@ -264,78 +262,34 @@ class RealDisk:
             os.close(descriptor)
 
 
+def _dropped(*_: object, **_named: object) -> None:
+    """Does nothing, in place of a change."""
+
+
 class _Untouched:
     """A file that accepts every write and stores nothing."""
 
+    write_at = sync = truncate = close = _dropped
+
     def write(self, buffers: Sequence[Buffer]) -> int:
         return sum(map(len, buffers))
-
-    def write_at(self, offset: int, data: bytes) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def truncate(self, size: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class ReadOnlyDisk:
     """A disk that reads from another disk and drops every change. Recovery on it leaves the files as they are."""
 
+    make_dir = allot = vacate = replace = remove = remove_dir = remove_tree = sync_dir = _dropped
+
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    def boot_id(self) -> str:
-        return self._disk.boot_id()
-
-    def list(self, path: Path) -> builtins.list[str]:
-        return self._disk.list(path)
-
-    def size(self, path: Path) -> int:
-        return self._disk.size(path)
-
-    def free(self, path: Path) -> int:
-        return self._disk.free(path)
-
-    def read(self, path: Path) -> memoryview:
-        return self._disk.read(path)
-
-    def read_part(self, path: Path, offset: int, size: int) -> bytes:
-        return self._disk.read_part(path, offset, size)
-
-    def make_dir(self, path: Path) -> None:
-        pass
-
-    def allot(self, path: Path, size: int) -> None:
-        pass
-
-    def vacate(self, path: Path) -> None:
-        pass
-
-    def allotted(self, path: Path) -> tuple[int, int]:
-        return self._disk.allotted(path)
+        self.boot_id = disk.boot_id
+        self.list = disk.list
+        self.size = disk.size
+        self.free = disk.free
+        self.allotted = disk.allotted
+        self.read = disk.read
+        self.read_part = disk.read_part
 
     def create(self, path: Path) -> File:
         return _Untouched()
 
-    def open(self, path: Path) -> File:
-        return _Untouched()
-
-    def replace(self, source: Path, target: Path) -> None:
-        pass
-
-    def remove(self, path: Path) -> None:
-        pass
-
-    def remove_dir(self, path: Path) -> None:
-        pass
-
-    def remove_tree(self, path: Path) -> None:
-        pass
-
-    def sync_dir(self, path: Path) -> None:
-        pass
+    open = create

@@ -183,7 +183,11 @@ class Space:
         """Reserve space for `records` with `size` bytes in all. Returns False if there is none."""
         if not self._min:
             return True
-        needs = self._cost(topic, size, records)
+        limits = self._limits
+        files = records // limits.segment_max_events + size // limits.segment_max_bytes
+        fresh = topic is None or topic.counted_in != self._round
+        large = records // FINAL_RECORDS + size // FINAL_BYTES
+        needs = size + PER_RECORD * records + PER_FRAME * large + 2 * 4096 * files + (PER_TOPIC if fresh else 0)
         if self._taken + needs > self._min // (2 * self._shards):
             self._look()
         self._refused = self._below(self._min) or not self._hold(self.needed + needs)
@@ -192,18 +196,11 @@ class Space:
             return False
         self._since += needs
         self._taken += needs
-        if topic is None or (topic.counted_in != self._round and not topic.segments):
+        if topic is None or (fresh and not topic.segments):
             self._new += PER_TOPIC
         if topic is not None:
             topic.counted_in = self._round
         return True
-
-    def _cost(self, topic: Filled | None, size: int, records: int) -> int:
-        limits = self._limits
-        files = records // limits.segment_max_events + size // limits.segment_max_bytes
-        fresh = topic is None or topic.counted_in != self._round
-        large = records // FINAL_RECORDS + size // FINAL_BYTES
-        return size + PER_RECORD * records + PER_FRAME * large + 2 * 4096 * files + (PER_TOPIC if fresh else 0)
 
     def _hold(self, needed: int) -> bool:
         """Hold at least `needed` bytes. Returns False if the disk has no space for that."""
@@ -251,7 +248,8 @@ class Space:
     def end(self) -> None:
         """Release the held space. Called at an orderly stop."""
         if self._ballast is not None:
-            self._ballast.end()
+            self._ballast.give_up()
+            self._ballast.used()
             self._ballast = None
 
     def checkpoint_begins(self) -> None:

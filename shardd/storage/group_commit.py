@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from contextlib import suppress
 
 import trio
 
@@ -66,10 +67,6 @@ class Commits:
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
 
-    def rotate(self) -> None:
-        """Begin a new log file as soon as everything is synced."""
-        self._wal.rotate()
-
     @property
     def synced_no(self) -> int:
         return self._wal.synced_no
@@ -99,11 +96,6 @@ class Commits:
         self._commit_safe(self._clock.monotonic())
         self._end_round()
         self.events.synced()
-
-    @property
-    def dirty(self) -> bool:
-        """True if frames are written that no sync covers."""
-        return self._wal.dirty
 
     @property
     def depth(self) -> int:
@@ -285,8 +277,9 @@ class Commits:
             self.sync_sum_us += us
             self._commit_safe(now)
             self._end_round()
-        else:
-            self._drop_round()
+        elif self._round is not None:
+            self._round = None
+            self.events.sync_ended(False)
         if error is not None:
             self._failed(error)
         if not self._wal.dirty:
@@ -308,11 +301,6 @@ class Commits:
             if self._shipped_no is not None and not self.everything_safe:
                 self._begin_round()
 
-    def _drop_round(self) -> None:
-        if self._round is not None:
-            self._round = None
-            self.events.sync_ended(False)
-
     def _commit_safe(self, now: float) -> None:
         safe_no = self.safe_no
         with strictly_indivisible:
@@ -326,11 +314,9 @@ class Commits:
         self._waiting = deque(change for change in self._waiting if change.number <= synced_no)
         # One without a frame has the number of another change's frame, which may be acknowledged.
         numbers = {change.number for change in given_up if change.logged}
-        try:
+        with suppress(WalError):  # the log is read-only then: every later write raises the reason
             self._wal.rescue(lambda number: number not in numbers)
             self._rescue = (synced_no, self._wal.synced_no)
-        except WalError:
-            pass  # the log is read-only now: every later write raises the reason
         _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))
 
 

@@ -15,8 +15,6 @@ A process is one shard, so there is one object for all blocks. Blocks may be nes
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from proto.model.errors import TopicsError
 from shardd.errors import ShardError
 from shardd.storage.errors import SegmentError
@@ -26,38 +24,22 @@ class Undone(ShardError):
     """A change failed, for the reason in `__cause__`. It was taken back, or is among the staged ones, which are."""
 
 
-_WHOLE = (TopicsError, SegmentError, Undone)
-
-
 class Indivisible:
-    __slots__ = ("broken",)
+    __slots__ = ("_whole", "broken")
 
-    def __init__(self) -> None:
+    def __init__(self, *whole: type[Exception]) -> None:
+        """Exceptions of the kinds `whole` may leave a block."""
+        self._whole = whole
         self.broken = False
-        """An exception has left a block in the middle."""
+        """An exception has left a block in the middle. That of `indivisible` says so of all blocks."""
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None and not issubclass(kind, _WHOLE):
-            self.broken = True
-
-
-class StrictlyIndivisible:
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, self._whole):
             indivisible.broken = True
 
 
-indivisible = Indivisible()
-strictly_indivisible = StrictlyIndivisible()
+indivisible = Indivisible(TopicsError, SegmentError, Undone)
+strictly_indivisible = Indivisible()

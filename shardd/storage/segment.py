@@ -38,11 +38,12 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from errno import EIO, ENOENT
 from pathlib import Path
 
 import xxhash
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from proto.format.buffer import Buffer
 from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
@@ -56,12 +57,10 @@ ENTRY = struct.Struct("<QQIIqqQII")
 MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
-MARK_MASK = 0xFFFF_FFFF
 PARTS_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, gc=False):
     first_seq: int
     offset: int
     length: int
@@ -73,26 +72,13 @@ class Entry:
     mark: int = 0
 
     def encode(self) -> bytes:
-        raw = ENTRY.pack(
-            self.first_seq,
-            self.offset,
-            self.length,
-            self.count,
-            self.first_ts,
-            self.last_ts,
-            self.size,
-            self.flags_at,
-            self.mark,
-        )
+        raw = ENTRY.pack(*astuple(self))
         return raw + CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
 
-
-def flags_check(first_seq: int, flags: bytes) -> int:
-    if flags.count(0) == len(flags):
+def flags_check(first_seq: int, flags: bytes | None) -> int:
+    """The check of a frame's delete flags; None if there are none."""
+    if flags is None or flags.count(0) == len(flags):
         return 0
     return xxhash.xxh3_64_intdigest(first_seq.to_bytes(8, "little") + flags)
 
@@ -117,7 +103,7 @@ class _Part:
 
 
 class Parts:
-    """A cache of segment files: the part read last of each file, up to `max_bytes` in all, least recently used first
+    """A cache of segment files: the part read last of each file, up to `PARTS_BYTES` in all, least recently used first
     out.
 
     A read holds a descriptor only while it runs, so the number of topics being read meets no limit of the process. If a
@@ -126,9 +112,8 @@ class Parts:
     part's frames are checked once, not at each access.
     """
 
-    def __init__(self, disk: Disk, max_bytes: int = PARTS_BYTES) -> None:
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._max_bytes = max_bytes
         self._parts: OrderedDict[Path, _Part] = OrderedDict()
         self._bytes = 0
         self.remnants = Remnants()
@@ -144,17 +129,12 @@ class Parts:
         except Exhausted:
             raise
         except SegmentError as error:
-            self.drop(path)
             self.met(path, error, lambda: self._look(path, entry, size))
             raise
 
     def _look(self, path: Path, entry: Entry, size: int) -> None:
         self.drop(path)
-        try:
-            self._frame(path, entry, size)
-        except SegmentError:
-            self.drop(path)
-            raise
+        self._frame(path, entry, size)
 
     def _frame(self, path: Path, entry: Entry, size: int) -> memoryview:
         part = self._parts.get(path)
@@ -165,7 +145,13 @@ class Parts:
             self._parts.move_to_end(path)
         view = part.data[entry.offset - part.start : end - part.start]
         if entry.offset not in part.checked:
-            _check(path, entry, view)
+            try:
+                header = check(view)
+                if header.first_seq != entry.first_seq or header.count != entry.count:
+                    raise FrameError("not the batch the index names")
+            except FrameError as error:
+                self.drop(path)
+                raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
             part.checked.add(entry.offset)
         return view
 
@@ -176,7 +162,7 @@ class Parts:
         except OSError as error:
             raise unreadable(path, error) from error
         self._bytes += len(part.data)
-        while self._bytes > self._max_bytes and len(self._parts) > 1:
+        while self._bytes > PARTS_BYTES and len(self._parts) > 1:
             self.drop(next(iter(self._parts)))
         return part
 
@@ -186,26 +172,17 @@ class Parts:
             self._bytes -= len(part.data)
 
 
-def _check(path: Path, entry: Entry, view: memoryview) -> None:
-    try:
-        header = check(view)
-    except FrameError as error:
-        raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
-    if header.first_seq != entry.first_seq or header.count != entry.count:
-        raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
-
-
 class Segment:
     """One pair of files. `size` bytes and `frames` index entries count. `sealed` when no frame will be added."""
 
     def __init__(self, directory: Path, first_seq: int, created_ms: int, parts: Parts) -> None:
         self.first_seq = first_seq
-        self._place(directory)
+        self.directory = directory
+        self._data_path: Path | None = None
         self.created_ms = created_ms
         self.size = 0
         self.records = 0
         self.frames = 0
-        self.last_seq = first_seq - 1
         self.last: Entry | None = None
         """The entry of the last frame that counts; None if it is not known."""
         self.chain: int | None = 0
@@ -218,10 +195,6 @@ class Segment:
         self.cold = False
         self.parts = parts
 
-    def _place(self, directory: Path) -> None:
-        self.directory = directory
-        self._data_path: Path | None = None
-
     @property
     def data_path(self) -> Path:
         if self._data_path is None:  # made on demand: most segments are not read
@@ -232,10 +205,6 @@ class Segment:
     def index_path(self) -> Path:
         return self.directory / f"seg-{self.first_seq:020d}.idx"
 
-    def load(self, entry: Entry) -> memoryview:
-        """The frame's bytes. Raises `SegmentError` if they are not the batch that the index names."""
-        return self.parts.frame(self.data_path, entry, self.size)
-
     def grown(self, entries: list[Entry]) -> None:
         """Count entries whose frames have been written and synced."""
         for entry in entries:
@@ -244,12 +213,11 @@ class Segment:
             self.records += entry.count
             self.frames += 1
             self.last = entry
-            self.last_seq = entry.last_seq
 
     def move_to_cold(self, directory: Path) -> None:
         assert self.sealed, "no batch is written to a file that was copied"
         self.parts.drop(self.data_path)
-        self._place(directory)
+        self.directory, self._data_path = directory, None
         self.cold = True
 
 
@@ -268,7 +236,8 @@ class StoredFrame:
 
     def load(self) -> memoryview:
         """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""
-        return self.segment.load(self.entry)
+        segment = self.segment
+        return segment.parts.frame(segment.data_path, self.entry, segment.size)
 
 
 def sealed_frame(batch: Batch, flags: bytes) -> Frame:
@@ -281,17 +250,10 @@ def sealed_frame(batch: Batch, flags: bytes) -> Frame:
     return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + flags.ljust(room, b"\0"))
 
 
-def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
+def entry_of(batch: Batch, offset: int, length: int, flags_at: int, mark: int) -> Entry:
+    """The entry of a batch whose frame of `length` bytes is at `offset` of the file."""
     return Entry(
-        batch.first_seq,
-        offset,
-        len(frame),
-        batch.count,
-        batch.first_ts,
-        batch.last_ts,
-        batch.size,
-        len(frame.head) + CHECKSUM.size,
-        frame.checksum & MARK_MASK,
+        batch.first_seq, offset, length, batch.count, batch.first_ts, batch.last_ts, batch.size, flags_at, mark
     )
 
 
@@ -349,19 +311,8 @@ def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
         except FrameError as error:
             raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
         batch = Batch(frame, header.first_seq, decode_batch(frame, header))
-        entries.append(
-            Entry(
-                header.first_seq,
-                offset,
-                header.length,
-                header.count,
-                batch.first_ts,
-                batch.last_ts,
-                batch.size,
-                header.flags_at,
-                mark_at(frame, header.flags_at),
-            )
-        )
+        flags_at = header.flags_at
+        entries.append(entry_of(batch, offset, header.length, flags_at, mark_at(frame, flags_at)))
         offset += header.length
     return entries
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock, Thread
 from time import monotonic
-from types import TracebackType
 
 import trio
 
@@ -40,9 +39,7 @@ class SyncThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._job = None
         self._asked.release()
         self._thread.join()

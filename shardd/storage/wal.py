@@ -39,10 +39,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
@@ -51,6 +52,8 @@ from proto.model.limits import MAX_U64
 from shardd.errors import ShardError
 from shardd.storage.disk import Disk, File, is_full
 from shardd.storage.log_events import LogEvents
+
+_T = TypeVar("_T")
 
 
 def file_name(first_no: int) -> str:
@@ -125,11 +128,11 @@ class Wal:
         *,
         next_no: int,
         max_bytes: int,
-        resume: str | None = None,
-        unsynced_at: int = 0,
-        seed: int | None = None,
-        tail: int | None = None,
-        firsts: dict[int, int] | None = None,
+        resume: str | None,
+        unsynced_at: int,
+        seed: int | None,
+        tail: int | None,
+        firsts: dict[int, int],
     ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. Its frames from `unsynced_at`
         on are written again, and synced. `seed` is that of the links between frames (None: there are none), `tail` the
@@ -140,7 +143,7 @@ class Wal:
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
         """Checksums of the last frame that was staged, written, synced."""
-        self._firsts = {} if firsts is None else firsts
+        self._firsts = firsts
         self._directory = directory
         self._max_bytes = max_bytes
         self.next_no = next_no
@@ -151,7 +154,9 @@ class Wal:
         self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
-        self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
+        self._frames = self._writes = self._syncs = self._rotations = 0
+        self.bytes_written = 0
+        """Bytes written to all files since the start of the process."""
         self.first_no = next_no
         """Number of the first frame of the current file."""
         if resume is None:
@@ -175,16 +180,6 @@ class Wal:
         """True if frames are written that no sync covers, and one still can. That is so in a read-only log, too, if a
         failed write could not be cut back: a start cuts off what follows the last whole frame."""
         return self.dirty and not self._unsyncable
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes written to all files since the start of the process."""
-        return self._bytes
-
-    @property
-    def size(self) -> int:
-        """Size of the current file in bytes."""
-        return self._size
 
     def stage(self, encode: Callable[[int, int], Frame]) -> tuple[int, Frame]:
         """Number the next frame and encode it with `encode(frame_no, synced_no)`. Returns the number and the frame."""
@@ -244,7 +239,7 @@ class Wal:
         self._size += size
         self._frames += len(staged)
         self._writes += 1
-        self._bytes += size
+        self.bytes_written += size
         self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
 
     def _write(self, buffers: list[bytes], size: int) -> None:
@@ -255,19 +250,20 @@ class Wal:
                 raise OSError(ENOSPC, f"only {written} of {size} bytes were taken")
         except OSError:
             try:
-                self._cut_back()
+                # A copy-on-write file system needs free space even to truncate.
+                self._in_room(lambda: self._file.truncate(self._size))
             except OSError as second:
-                self._stop(f"the log could not be cut back after a failed write ({second.strerror or second})")
+                self.read_only = f"the log could not be cut back after a failed write ({second.strerror or second})"
             raise
 
-    def _cut_back(self) -> None:
+    def _in_room(self, act: Callable[[], _T]) -> _T:
+        """Do what must not fail on a full disk: if it is full, and space is freed, do it again. Raises OSError."""
         try:
-            self._file.truncate(self._size)
+            return act()
         except OSError as error:
-            # A copy-on-write file system needs free space even to truncate.
             if not is_full(error) or not self._events.full([]):
                 raise
-            self._file.truncate(self._size)
+            return act()
 
     def begin_sync(self) -> SyncJob:
         """A job that syncs everything written so far. The caller runs one job at a time."""
@@ -312,10 +308,8 @@ class Wal:
         except OSError:
             # The log continues in the old file. If the new name cannot be removed, it names an empty file, which
             # starts and `files_upto` pass over.
-            try:
+            with suppress(OSError):
                 self._disk.remove(self._directory / file_name(self.synced_no + 1))
-            except OSError:
-                pass
             return
         self._file.close()
         self._file, self._size, self.first_no = file, 0, self.synced_no + 1
@@ -337,17 +331,12 @@ class Wal:
         buffers = [part for frame in kept for part in (frame.head, frame.tail)]
         size = sum(map(len, buffers))
         try:
-            try:
-                file = self._write_new(temporary, buffers, size)
-            except OSError as error:
-                if not is_full(error) or not self._events.full([]):
-                    raise
-                file = self._write_new(temporary, buffers, size)
+            file = self._in_room(lambda: self._write_new(temporary, buffers, size))
             self._disk.replace(temporary, path)
             self._disk.sync_dir(self._directory)
         except OSError as error:
             self._unsyncable = True
-            self._stop(f"a sync of the log failed, and so did writing a new file ({error.strerror or error})")
+            self.read_only = f"a sync of the log failed, and so did writing a new file ({error.strerror or error})"
             raise WalError("the write-ahead log could not be rescued", error) from error
         self._file.close()
         self._unsynced.clear()
@@ -356,7 +345,7 @@ class Wal:
         self._staged_tail = self._written_tail = self._synced_tail = tail
         self.synced_no = first_no + len(kept) - 1
         self.next_no = self.synced_no + 1
-        self._bytes += size
+        self.bytes_written += size
         self._rotations += 1
 
     def _write_new(self, path: Path, buffers: list[bytes], size: int) -> File:
@@ -367,15 +356,10 @@ class Wal:
                 raise OSError(ENOSPC, "the disk did not take all bytes")
             file.sync()
         except OSError:
-            try:
+            with suppress(OSError):  # the next start removes it
                 self._disk.remove(path)
-            except OSError:
-                pass  # the next start removes it
             raise
         return file
-
-    def _stop(self, reason: str) -> None:
-        self.read_only = reason
 
     def close(self) -> None:
         """Sync and close. Blocks. Raises OSError if the last sync fails."""
@@ -388,7 +372,7 @@ class Wal:
             self._frames,
             self._writes,
             self._syncs,
-            self._bytes,
+            self.bytes_written,
             self._rotations,
             read_only=self.read_only is not None,
             last_frame=self.next_no - 1,

@@ -248,7 +248,7 @@ def test_the_log_continues_in_its_file_beside_the_empty_one_of_a_failed_rotation
     shard.append("a", 1, config={"durability": "fsync"})
     first = next(path for path in disk.names if path.match("wal/*.log"))
     disk.fail = {"sync_dir": OSError(5, "injected"), "remove": OSError(5, "injected")}
-    shard.shard.commits.rotate()
+    shard.shard.log.rotate()
     disk.fail = {}
     shard.send("append", "a", {"records": [{"data": 2}]})
     shard.shard.flush()

@@ -96,7 +96,7 @@ def test_checkpoints_of_all_shards_find_room_however_full_the_disk_is(seed: int)
     for shard, plan in plans:
         shard.shard.checkpoints.writer.write(plan)
         shard.shard.control.end(plan)
-    assert all(shard.shard.checkpoints.adopter.completed == 1 for shard in shards)
+    assert all(shard.shard.checkpoints.inventory.newest.number == 1 for shard in shards)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
@@ -229,7 +229,7 @@ def test_a_stopped_shard_holds_nothing_and_a_killed_one_finds_what_it_held() -> 
     assert not again[0].shard.space.low
     for shard in shards:
         shard.shard.close()
-        shard.shard.control.release_space()
+        shard.shard.space.end()
     assert not disk.allotments
 
 
@@ -302,9 +302,11 @@ def test_a_disk_that_is_full_of_small_topics_has_room_for_their_checkpoints(
     for shard in shards:
         shard.shard.commits.sync_now()
     disk.names[Path("/data/elsewhere")] = Node(bytearray(disk.room()))
-    before = [shard.shard.checkpoints.adopter.completed for shard in shards]
+    before = [shard.shard.checkpoints.inventory.newest.number for shard in shards]
     settle(shards, clock)
-    assert all(shard.shard.checkpoints.adopter.completed > each for shard, each in zip(shards, before, strict=True))
+    assert all(
+        shard.shard.checkpoints.inventory.newest.number > each for shard, each in zip(shards, before, strict=True)
+    )
     for shard in shards:
         shard.shard.checkpoint_now()  # only the second one after a log file ended may remove it
         assert not sum(len(node.data) for path, node in disk.names.items() if path.parent == shard.path / "wal")

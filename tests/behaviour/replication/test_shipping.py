@@ -446,7 +446,7 @@ def test_a_directory_whose_log_is_trimmed_to_its_end_begins_with_a_checkpoint_in
     alone.append("a", 1, 2, 3)
     alone.shard.commits.sync_now()
     for _ in range(3):
-        alone.shard.commits.rotate()
+        alone.shard.log.rotate()
         alone.shard.checkpoint_now()
     again = shard.again().attach()
     again.ship()

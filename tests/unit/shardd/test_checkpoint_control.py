@@ -95,10 +95,10 @@ def test_the_copy_learns_of_a_checkpoint_when_the_last_slice_has_adopted_it() ->
     plan = control(shard).begin()
     shard.shard.checkpoints.writer.write(plan)
     ending = control(shard).ending(plan)
-    before = shard.shard.checkpoints.adopter.completed
+    before = shard.shard.checkpoints.inventory.newest.number
     assert "checkpointed" not in copy.told
     exhaust(ending)
-    assert shard.shard.checkpoints.adopter.completed == before + 1
+    assert shard.shard.checkpoints.inventory.newest.number == before + 1
     assert copy.told.count("checkpointed") == 1
 
 

@@ -12,7 +12,6 @@ from proto.format.frame import Frame, Header, Kind, encode_map
 from proto.format.map_body import MapBody
 from shardd import frames
 from shardd.frames import FORMS, SHARD_FORMS, ShardFrame, TopicFrame, shard_frame, topic_frame
-from shardd.recovery.quarantine import found
 from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage.wal import Rescued
@@ -86,6 +85,11 @@ def decoded(kind: Kind, fields: dict[str, Any]) -> MapBody:
     return (shard_frame if kind in SHARD_FORMS else topic_frame)(raw, Header(raw))
 
 
+def _found(frame: Frame) -> tuple[Header, bytes]:
+    raw = _raw(frame)
+    return Header(raw), raw
+
+
 def _raw(frame: Frame) -> bytes:
     return frame.head + frame.tail
 
@@ -146,20 +150,20 @@ def test_a_map_that_is_none_of_its_kind_ends_the_start(kind: Kind, fields: dict[
     harness.append("t", 1)
     frame = encode_map(kind, harness.shard.directory.visible["t"].id, fields, 0, frame_no=99)
     with pytest.raises(RecoveryError, match="frame 99"):
-        replay(harness.shard.directory, found(_raw(frame)))
+        replay(harness.shard.directory, *_found(frame))
 
 
 def test_an_unknown_kind_of_no_topic_ends_the_start() -> None:
     with pytest.raises(
         RecoveryError, match=f"frame 1 of the log is of kind {UNKNOWN}, which this release does not know"
     ):
-        replay(Directory(), found(_raw(encode_map(UNKNOWN, 0, {}, 0, frame_no=1))))
+        replay(Directory(), *_found(encode_map(UNKNOWN, 0, {}, 0, frame_no=1)))
 
 
 def test_a_frame_of_a_deleted_topic_changes_nothing() -> None:
     directory = Directory()
     directory.used_id(4)
-    replay(directory, found(_raw(frames.Ceiling(9).encode(3, 0, frame_no=1))))
+    replay(directory, *_found(frames.Ceiling(9).encode(3, 0, frame_no=1)))
     assert not directory.by_id
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from shardd.offline.verify import Report, verify
 from shardd.storage.segment import ENTRY, ENTRY_SIZE, Entry

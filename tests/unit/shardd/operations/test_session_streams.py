@@ -297,7 +297,7 @@ def test_a_stream_begins_while_the_log_cannot_be_written() -> None:
     scene = Scene()
     first = scene.begun(ONE)
     scene.move(ONE, first, 5, over=True)
-    scene.harness.shard.log._stop("for the test")
+    scene.harness.shard.log.read_only = "for the test"
     second = scene.answer(scene.take(TWO))
     assert (second.stream, tuple(second.topics["t"])) == (2, (1, 5, 0))
     third = scene.take(ONE)

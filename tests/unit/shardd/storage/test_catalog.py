@@ -104,8 +104,10 @@ def test_one_that_was_made_under_another_number_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["catalog-1.cbor.tmp", "catalog-x.cbor", "seg-1.cbor", "catalog-1.data"])
 def test_other_names_are_no_catalogs(name: str) -> None:
-    assert catalog.number_of(name) is None
-    assert catalog.number_of(catalog.file_name(2**63)) == 2**63
+    disk = shard()
+    for each in (name, catalog.file_name(2**63)):
+        disk.create(BASE / each).close()
+    assert catalog.numbers(disk, BASE) == [2**63]
 
 
 def test_a_death_at_any_step_leaves_the_catalog_before() -> None:

@@ -55,12 +55,12 @@ def test_each_changed_byte_is_noticed_but_padding() -> None:
 
 def test_flags_that_are_to_be_written_again_are_passed_over() -> None:
     disk, segment = written("ours")
-    batch_flags_at = segment.last.offset + segment.last.flags_at if segment.last else 0
+    assert segment.last is not None
     changed = bytearray(disk.read(segment.data_path))
-    changed[batch_flags_at] ^= 1
+    changed[segment.last.offset + segment.last.flags_at] ^= 1
     with pytest.raises(SegmentError, match="delete flags"):
         check_whole(changed, segment, (), segment.check)
-    check_whole(changed, segment, (segment.last_seq,), segment.check)
+    check_whole(changed, segment, (segment.last.first_seq,), segment.check)
 
 
 def test_a_mark_that_is_not_known_says_nothing() -> None:
