@@ -93,9 +93,8 @@ MUTANTS = (
             Edit("gateway/streams/topic_feed.py", " or feed.seq > member.seq:\n", ":\n"),
             Edit(
                 "gateway/streams/subscription.py",
-                "        if batch.from_seq != self.seq:\n            if batch.to_seq > self.seq:\n"
-                "                self._leave()\n                self.stream.behind(self)\n            return\n",
-                "        if batch.to_seq <= self.seq:\n            return\n",
+                "        if batch.from_seq == self.seq:\n",
+                "        if batch.to_seq > self.seq:\n",
             ),
         ),
     ),

@@ -137,7 +137,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "delivery": {"clock", "storage", "topic"},
         "frames": {"topic"},
         "handlers": {"assembly", "changes", "checkpoint", "inspect", "operations", "queues", "routers", "topic"},
-        "inspect": {"assembly", "changes", "checkpoint", "delivery", "leaders", "queues", "storage", "topic"},
+        "inspect": {"assembly", "changes", "checkpoint", "delivery", "leaders", "storage", "topic"},
         "leaders": set(),
         "log_follower": {"delivery", "leaders", "routers", "storage"},
         "offline": {
