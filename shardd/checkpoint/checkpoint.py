@@ -25,10 +25,12 @@ until the checkpoint after the next one, as for every deletion.
 
 If the process dies, the next start finds, by step:
 
-1-3   the old catalog and a log that reaches back to it; bytes beyond a segment's recorded size are cut off; files that
-      the catalog does not name are removed
+1-3   the old catalog and a log that reaches back to it; bytes beyond a segment's recorded size do not count
 4     the old or the new catalog, whole
-5-7   the new catalog; files that it does not name are removed, deletions that it lists are made again
+5-7   the new catalog, with the deletions that have to be made again
+
+The next checkpoint cuts these bytes off, makes these deletions, and removes the files that the catalog does not name,
+or sets them apart if they are not of this shard and time (`shardd.checkpoint.strays`).
 
 Visible records after the position may be in segments already. When replay finds their frames, it skips them by seq.
 

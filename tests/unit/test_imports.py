@@ -35,11 +35,7 @@ ALLOWED = {
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py", "proto/ipc/remote.py"},
-    "mmap": {
-        "pyspark_topics/storage.py",
-        "proto/ipc/gateway_page.py",
-        "proto/ipc/in_hand.py",
-    },
+    "mmap": {"proto/ipc/gateway_page.py", "proto/ipc/in_hand.py"},
     "quart": {"gateway/server/pages.py"},
     "quart_trio": {"gateway/server/pages.py"},
     "hypercorn": {"gateway/server/hypercorn_bridge.py"},
