@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proto.format.frame import Header
 from shardd.recovery import wal_scan
 from shardd.storage import segment
 from tests.history.damage import run
@@ -33,8 +34,8 @@ def test_so_it_is_in_many_draws() -> None:
 
 
 ERRORS: dict[str, tuple[Any, str, Any]] = {
-    "frames of segments are not checked": (segment, "_check", lambda *_: None),
-    "damage in the log is always cut off": (wal_scan, "_refuse_damage", lambda *_: None),
+    "frames of segments are not checked": (segment, "check", Header),
+    "damage in the log is always cut off": (wal_scan._Log, "_refuse_damage", lambda *_: None),
 }
 
 
