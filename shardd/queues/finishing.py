@@ -74,7 +74,8 @@ def finish(staging: Staging, topic: Topic, queue: Queue, asked: Finish, finished
                 remove(change)
         if asked.nack is not None:
             now = staging.clock.now_ms()
-            before, skipped = changed(asked.nack, queue.holder, queue.release, now + asked.delay_ms, now)
+            due = now + asked.delay_ms
+            before, skipped = changed(asked.nack, queue.holder, lambda seq, job: queue.release(seq, job, due, now))
             finished.nack = ClaimNacked(len(before), skipped)
             if before:
 

@@ -93,7 +93,7 @@ class Leases:
 
         with indivisible:
             now = self.staging.clock.now_ms()
-            before, skipped = changed(jobs, queue.holder, queue.release, now + delay, now)
+            before, skipped = changed(jobs, queue.holder, lambda seq, job: queue.release(seq, job, now + delay, now))
             failed = partial(refuse, request.id, respond)
             change = Released(topic, self.staging, before, done, failed)
             change.explain(queue, reason)
@@ -110,7 +110,7 @@ class Leases:
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         with indivisible:
-            before, skipped = changed(jobs, queue.holder, queue.extend, deadline)
+            before, skipped = changed(jobs, queue.holder, lambda seq, job: queue.extend(seq, job, deadline))
             ids = {str(seq): lease_id(queue.jobs[seq].token) for seq in before}
             failed = partial(refuse, request.id, respond)
             change_leases(LeasesChanged(topic, self.staging, before, done, failed))
@@ -153,19 +153,19 @@ def settle(staging: Staging, topic: Topic) -> None:
 
 
 def changed(
-    jobs: Named, found: Callable[[int, str, int | None], Job | None], change: Callable[..., None], *times: int
+    jobs: Named, find: Callable[[int, str, int | None], Job | None], change: Callable[[int, Job], None]
 ) -> tuple[Saved, list[int]]:
-    """Changes the jobs that the worker holds, which `found` returns, by `change` of seq, job and times. Returns their
-    earlier states, and the other seqs, among them those that are named again."""
+    """Changes the jobs that the worker holds, which `find` returns. Returns their earlier states, and the other seqs,
+    among them those that are named again."""
     before: Saved = {}
     skipped = []
     for seq, token in zip(jobs.seqs, jobs.tokens, strict=True):
-        job = None if seq in before else found(seq, jobs.node, token)
+        job = None if seq in before else find(seq, jobs.node, token)
         if job is None:
             skipped.append(seq)
         else:
             before[seq] = job.saved()
-            change(seq, job, *times)
+            change(seq, job)
     return before, skipped
 
 

@@ -15,6 +15,8 @@ A process is one shard, so there is one object for all blocks. Blocks may be nes
 
 from __future__ import annotations
 
+from types import TracebackType
+
 from proto.model.errors import TopicsError
 from shardd.errors import ShardError
 from shardd.storage.errors import SegmentError
@@ -36,7 +38,9 @@ class Indivisible:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if kind is not None and not issubclass(kind, self._whole):
             indivisible.broken = True
 
