@@ -160,14 +160,15 @@ class Damage:
 
     def repair(self, disk: FaultDisk) -> None:
         """Put the right bytes back, with what was written to the damaged files since: in place, and after their end. A
-        file may have been moved to the cold tier."""
+        file may have been moved to the cold tier, but not one that is missing: its copy there was made before."""
         self.intact = []
         for each in self.files:
-            moved = COLD / each.path.relative_to(OURS.parent) if OURS in each.path.parents else each.path
-            path = moved if moved in disk.names else each.path
+            path = each.path
             if each.after is None:
                 content = bytes(each.node.data)
             else:
+                moved = COLD / path.relative_to(OURS.parent) if OURS in path.parents else path
+                path = moved if moved in disk.names else path
                 now = bytes(disk.names[path].data) if path in disk.names else b""
                 content = _mended(each.before, each.after, now)
             disk.names[path] = disk.durable[path] = Node(bytearray(content), content)

@@ -43,3 +43,8 @@ ERRORS: dict[str, tuple[Any, str, Any]] = {
 def test_a_shard_that_errs_is_found(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     monkeypatch.setattr(*ERRORS[error])
     assert any(run(50, FIRST + at).failures for at in range(0, 500, 50))
+
+
+def test_a_copy_that_was_left_behind_is_put_back_where_it_was() -> None:
+    """It has the delete flags of before: over the file in the cold tier it would be damage, not a repair."""
+    assert run(1141, 9001, only=1140).failures == []
